@@ -1,0 +1,9 @@
+"""Canopy: lossless tree speculative decoding served by a Triton server.
+
+Imports go one way, from the top floor down:
+
+    engine -> stages -> models -> cache, acceptance, policy -> tree, text, config, errors
+    triton_io -> messages -> tree
+
+`serve` and `cli` stand beside the engine: they start processes and never import a stage.
+"""

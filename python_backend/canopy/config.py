@@ -1,0 +1,205 @@
+"""The deployment: frozen dataclasses, the only home of defaults, read from one TOML file.
+
+Each table of the file is one dataclass below; an unknown table or key is refused.
+"""
+
+import dataclasses
+import os
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from canopy.errors import InvalidDeployment
+
+DEPLOYMENT_VARIABLE = "CANOPY_DEPLOYMENT"
+
+DTYPES = ("float32", "bfloat16")
+DEVICES = ("cpu", "cuda")
+SOURCES = ("none", "lookup", "autoregressive")
+POLICIES = ("chain", "uniform", "threshold", "topn")
+ACCEPTANCE_MODES = ("greedy", "coupled", "rejection", "target_only")
+DEFAULT_MODEL = "smollm2-135m-instruct"
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise InvalidDeployment(message)
+
+
+def _require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    _require(value in choices, f"{name} = {value!r}: choose one of {', '.join(choices)}")
+
+
+@dataclass(frozen=True)
+class TargetConfig:
+    """The model whose distribution is kept."""
+
+    model: str = DEFAULT_MODEL  # a name that `canopy fetch-model` knows, or a Hugging Face folder
+    dtype: str = "float32"
+    device: str = "cpu"
+    num_threads: int = 0  # 0: all cores
+
+    def __post_init__(self) -> None:
+        _require_choice("target.dtype", self.dtype, DTYPES)
+        _require_choice("target.device", self.device, DEVICES)
+        _require(self.num_threads >= 0, "target.num_threads must be 0 (all cores) or more")
+
+
+@dataclass(frozen=True)
+class DrafterConfig:
+    """Where proposals come from, and how far a proposal may grow."""
+
+    source: str = "lookup"
+    model: str = ""  # the folder of an autoregressive drafter; its tokenizer is the target's
+    num_threads: int = 1
+    max_nodes: int = 64  # drafted nodes of one proposal, a superset of the tree that is verified
+    row_size: int = 32  # entries of a proposal row kept for the ratio rules (K)
+    coupling: float = 0.7  # c in `log q + c * G`, the ranking of children in coupled mode
+    max_match: int = 8  # longest suffix, in tokens, that lookup matches
+    min_match: int = 1
+
+    def __post_init__(self) -> None:
+        _require_choice("drafter.source", self.source, SOURCES)
+        _require(self.max_nodes >= 1, "drafter.max_nodes must be at least 1")
+        _require(self.row_size >= 1, "drafter.row_size must be at least 1")
+        _require(1 <= self.min_match <= self.max_match, "drafter.min_match must be in 1..max_match")
+        _require(
+            (self.source == "autoregressive") == bool(self.model),
+            'drafter.model is the folder of an "autoregressive" drafter and of no other source',
+        )
+
+
+@dataclass(frozen=True)
+class TreeConfig:
+    """Default policy and limits of the trees that are verified; requests may override them."""
+
+    policy: str = "topn"
+    node_budget: int = 8  # most drafted nodes a round; the anchor is not counted
+    max_depth: int = 8
+    max_branch: int = 4  # most children of one node
+    threshold: float = 0.05  # policy threshold: least joint probability of a branch
+    acceptance: str = "coupled"  # the mode for temperature > 0; temperature 0 is always greedy
+
+    def __post_init__(self) -> None:
+        _require_choice("tree.policy", self.policy, POLICIES)
+        _require_choice("tree.acceptance", self.acceptance, ACCEPTANCE_MODES)
+        _require(self.acceptance != "greedy", "tree.acceptance is the mode for temperature > 0")
+        _require(0 <= self.node_budget <= 256, "tree.node_budget must be in 0..256")
+        _require(1 <= self.max_depth <= 64, "tree.max_depth must be in 1..64")
+        _require(1 <= self.max_branch <= 64, "tree.max_branch must be in 1..64")
+        _require(0.0 < self.threshold < 1.0, "tree.threshold must lie between 0 and 1")
+
+
+@dataclass(frozen=True)
+class CacheConfig:
+    """The target's paged KV cache."""
+
+    num_tokens: int = 32768  # capacity over all sequences; rounded down to whole blocks
+    block_size: int = 16
+    prefix_reuse: bool = True
+
+    def __post_init__(self) -> None:
+        _require(self.block_size >= 1, "cache.block_size must be at least 1")
+        _require(self.num_tokens >= self.block_size, "cache.num_tokens must hold one block or more")
+
+    @property
+    def num_blocks(self) -> int:
+        return self.num_tokens // self.block_size
+
+
+@dataclass(frozen=True)
+class LimitsConfig:
+    """What a deployment accepts; beyond it a request is refused, never dropped."""
+
+    max_running: int = 32  # sequences served in one turn
+    max_waiting: int = 256  # accepted requests that wait for a place; one more is "unavailable"
+    max_context_length: int = 0  # tokens of prompt and answer; 0: what the model allows
+    max_step_tokens: int = 512  # prompt tokens computed in one turn, over all sequences
+    default_max_tokens: int = 256
+    max_prompt_bytes: int = 1 << 20
+    request_timeout_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        for name in ("max_running", "max_step_tokens", "default_max_tokens", "max_prompt_bytes"):
+            _require(getattr(self, name) >= 1, f"limits.{name} must be at least 1")
+        _require(self.max_waiting >= 0, "limits.max_waiting must be 0 or more")
+        _require(self.max_context_length >= 0, "limits.max_context_length must be 0 or more")
+        _require(self.request_timeout_s > 0, "limits.request_timeout_s must be positive")
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """Addresses and timing of the Triton server process."""
+
+    host: str = "127.0.0.1"
+    http_port: int = 8000
+    grpc_port: int = 8001
+    metrics_port: int = 8002
+    drain_timeout_s: float = 30.0
+    shared_memory_mb: int = 64  # first size of each model's shared-memory region
+
+    def __post_init__(self) -> None:
+        ports = (self.http_port, self.grpc_port, self.metrics_port)
+        _require(all(0 < port < 65536 for port in ports), "server ports must be in 1..65535")
+        _require(len(set(ports)) == 3, "server ports must differ from each other")
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """One deployment file, complete."""
+
+    target: TargetConfig = field(default_factory=TargetConfig)
+    drafter: DrafterConfig = field(default_factory=DrafterConfig)
+    tree: TreeConfig = field(default_factory=TreeConfig)
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
+
+
+def parse_deployment(tables: dict[str, Any]) -> Deployment:
+    """Build a Deployment from parsed TOML. Raises InvalidDeployment for anything unknown."""
+    hints = get_type_hints(Deployment)
+    unknown = sorted(set(tables) - set(hints))
+    _require(not unknown, f"unknown table [{', '.join(unknown)}]: known are {', '.join(hints)}")
+    return Deployment(**{name: _parse_table(name, hints[name], t) for name, t in tables.items()})
+
+
+def _parse_table(name: str, kind: type, table: Any) -> Any:
+    _require(isinstance(table, dict), f"[{name}] must be a table")
+    hints = get_type_hints(kind)
+    unknown = sorted(set(table) - set(hints))
+    _require(not unknown, f"unknown key {name}.{', '.join(unknown)}: known are {', '.join(hints)}")
+    values = {}
+    for key, value in table.items():
+        expected = hints[key]
+        if expected is float and type(value) is int:
+            value = float(value)
+        _require(
+            type(value) is expected, f"{name}.{key} must be {expected.__name__}, got {value!r}"
+        )
+        values[key] = value
+    return kind(**values)
+
+
+def load_deployment(path: str | Path) -> Deployment:
+    """Read a deployment file; an empty file is the embedded default."""
+    try:
+        tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InvalidDeployment(f"there is no deployment file {path}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidDeployment(f"{path} is not valid TOML: {error}") from error
+    return parse_deployment(tables)
+
+
+def deployment_of_this_server() -> Deployment:
+    """The deployment that `canopy serve` handed to the server's model processes."""
+    path = os.environ.get(DEPLOYMENT_VARIABLE)
+    _require(bool(path), f"{DEPLOYMENT_VARIABLE} must name the deployment file")
+    return load_deployment(str(path))
+
+
+def deployment_as_tables(deployment: Deployment) -> dict[str, Any]:
+    """The inverse of `parse_deployment`."""
+    return dataclasses.asdict(deployment)

@@ -1,0 +1,154 @@
+"""What the stages say to each other: one dataclass per message, field name = tensor name.
+
+Every field is one flat array; ragged fields stand beside the field that holds their lengths.
+S sequences, F finished, N started; "nodes" = sum(num_nodes + 1), the anchors included
+(canopy.tree.forest). This is the only list: triton_io and the tests of config.pbtxt read it.
+
+Node numbers are local to a sequence, the anchor being 0. A proposal row is the drafter's sparse,
+renormalised next-token distribution at a node: the distribution its children were drawn from.
+An empty row means that the children of the node are deterministic (point masses).
+"""
+
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+
+def _array(dtype: type) -> Any:
+    return field(
+        default_factory=lambda: np.zeros(0, dtype), metadata={"dtype": np.dtype(dtype)}
+    )
+
+
+@dataclass
+class SequenceChanges:
+    """Which sequences a stage has to take up or drop before it serves this turn.
+
+    A started sequence brings every token known so far (prompt, and what was emitted when it was
+    preempted or the stage was restarted). Starting a known id replaces it; finishing an unknown
+    id does nothing.
+    """
+
+    finished_ids: np.ndarray = _array(np.int64)  # [F]
+    started_ids: np.ndarray = _array(np.int64)  # [N]
+    started_lengths: np.ndarray = _array(np.int32)  # [N] tokens known so far
+    started_token_ids: np.ndarray = _array(np.int32)  # [sum(started_lengths)]
+    started_num_emitted: np.ndarray = _array(np.int32)  # [N] how many of them were emitted
+    started_max_tokens: np.ndarray = _array(np.int32)  # [N] cap of emitted tokens
+    started_min_tokens: np.ndarray = _array(np.int32)  # [N]
+    started_seeds: np.ndarray = _array(np.uint64)  # [N]
+    started_temperatures: np.ndarray = _array(np.float32)  # [N] 0 = greedy
+    started_top_ks: np.ndarray = _array(np.int32)  # [N] 0 = off
+    started_top_ps: np.ndarray = _array(np.float32)  # [N]
+    started_min_ps: np.ndarray = _array(np.float32)  # [N]
+    started_acceptances: np.ndarray = _array(np.int32)  # [N] sampling.Acceptance
+    started_policies: np.ndarray = _array(np.int32)  # [N] sampling.PolicyName
+    started_node_budgets: np.ndarray = _array(np.int32)  # [N]
+    started_num_stops: np.ndarray = _array(np.int32)  # [N] lengths of the stop lists
+    started_stop_token_ids: np.ndarray = _array(np.int32)  # [sum(started_num_stops)]
+
+
+@dataclass
+class DraftRequest(SequenceChanges):
+    """Propose a tree for each of S sequences."""
+
+    updated_ids: np.ndarray = _array(np.int64)  # [U] known sequences that grew
+    updated_lengths: np.ndarray = _array(np.int32)  # [U]
+    updated_token_ids: np.ndarray = _array(np.int32)  # [sum(updated_lengths)]
+    sequence_ids: np.ndarray = _array(np.int64)  # [S]
+    max_depths: np.ndarray = _array(np.int32)  # [S] deepest node that can still be emitted
+
+
+@dataclass
+class DraftReply:
+    """One proposal per sequence, in the order asked: a superset of the tree to verify."""
+
+    num_nodes: np.ndarray = _array(np.int32)  # [S]
+    token_ids: np.ndarray = _array(np.int32)  # [nodes]
+    parents: np.ndarray = _array(np.int32)  # [nodes]
+    # [nodes] log of the edge's estimated acceptance, at most 0; 0 at the anchor. Where children
+    # are drawn it is a bound known before the draw, so a policy that reads it cannot bias.
+    log_probs: np.ndarray = _array(np.float32)
+    entropies: np.ndarray = _array(np.float32)  # [nodes] bits, of the whole next-token conditional
+    row_lengths: np.ndarray = _array(np.int32)  # [nodes]
+    row_token_ids: np.ndarray = _array(np.int32)  # [sum(row_lengths)]
+    row_log_probs: np.ndarray = _array(np.float32)  # [sum(row_lengths)] each row sums to 1
+
+
+@dataclass
+class BuildRequest:
+    """Choose the tree of every sequence out of its proposal."""
+
+    num_nodes: np.ndarray = _array(np.int32)  # [S]
+    parents: np.ndarray = _array(np.int32)  # [nodes]
+    log_probs: np.ndarray = _array(np.float32)  # [nodes]
+    entropies: np.ndarray = _array(np.float32)  # [nodes]
+    policies: np.ndarray = _array(np.int32)  # [S] sampling.PolicyName
+    node_budgets: np.ndarray = _array(np.int32)  # [S]
+    num_running: np.ndarray = _array(np.int32)  # [1]
+    num_waiting: np.ndarray = _array(np.int32)  # [1]
+    num_free_blocks: np.ndarray = _array(np.int32)  # [1]
+
+
+@dataclass
+class BuildReply:
+    """The chosen nodes, ascending and closed under ancestors, the anchor not named."""
+
+    num_selected: np.ndarray = _array(np.int32)  # [S]
+    selected: np.ndarray = _array(np.int32)  # [sum(num_selected)]
+    draft_next: np.ndarray = _array(np.int32)  # [1] 0: drafting is not worth its cost next turn
+
+
+@dataclass
+class VerifyRequest(SequenceChanges):
+    """One target forward over S trees, oldest sequence first.
+
+    A sequence whose prompt is not computed yet brings its anchor alone. Rows are sent for the
+    acceptance modes that draw children.
+    """
+
+    sequence_ids: np.ndarray = _array(np.int64)  # [S]
+    num_nodes: np.ndarray = _array(np.int32)  # [S]
+    token_ids: np.ndarray = _array(np.int32)  # [nodes]
+    parents: np.ndarray = _array(np.int32)  # [nodes]
+    row_lengths: np.ndarray = _array(np.int32)  # [nodes]
+    row_token_ids: np.ndarray = _array(np.int32)  # [sum(row_lengths)]
+    row_log_probs: np.ndarray = _array(np.float32)  # [sum(row_lengths)]
+
+
+class Status(IntEnum):
+    """What became of a sequence in a verify step."""
+
+    DECODED = 0  # emitted at least one token
+    PREFILLING = 1  # part of the prompt was computed, or it waits for its share of the step
+    PREEMPTED = 2  # its blocks were taken back: start it again later
+    UNKNOWN = 3  # the verifier does not know the id: start it again now
+
+
+class Finish(IntEnum):
+    """Why the verifier cut a sequence's tokens; stop strings are found by the engine."""
+
+    NONE = 0
+    STOP = 1  # the last emitted token is one of its stop tokens
+    LENGTH = 2  # the cap of emitted tokens is reached
+
+
+@dataclass
+class VerifyReply:
+    """What every sequence gained, and the cache's state."""
+
+    status: np.ndarray = _array(np.int32)  # [S] Status
+    finish: np.ndarray = _array(np.int32)  # [S] Finish
+    num_emitted: np.ndarray = _array(np.int32)  # [S] accepted path + bonus, cut at the first stop
+    emitted_token_ids: np.ndarray = _array(np.int32)  # [sum(num_emitted)]
+    num_accepted: np.ndarray = _array(np.int32)  # [S] drafted nodes kept
+    num_cached_tokens: np.ndarray = _array(np.int32)  # [S] prompt tokens reused when it was started
+    num_free_blocks: np.ndarray = _array(np.int32)  # [1]
+    num_used_blocks: np.ndarray = _array(np.int32)  # [1]
+
+
+def array_fields(message: Any) -> dict[str, np.dtype]:
+    """Tensor names and dtypes of a message (class or instance), in order."""
+    return {f.name: f.metadata["dtype"] for f in fields(message)}

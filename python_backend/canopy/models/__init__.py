@@ -1,0 +1,1 @@
+"""Decoder models by configuration, and the step batch that they compute."""

@@ -1,0 +1,54 @@
+"""How one sequence is to be sampled: the part of a request that the stages need."""
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+
+class Acceptance(IntEnum):
+    """The laws of acceptance, by the number that crosses process borders."""
+
+    GREEDY = 0
+    COUPLED = 1
+    REJECTION = 2
+    TARGET_ONLY = 3
+
+    @property
+    def draws_children(self) -> bool:
+        """Children are drawn from the drafter's row; shape decisions must not read the draw."""
+        return self is Acceptance.REJECTION
+
+
+class PolicyName(IntEnum):
+    """Tree policies, by the number that crosses process borders; OFF is plain decoding."""
+
+    OFF = 0
+    CHAIN = 1
+    UNIFORM = 2
+    THRESHOLD = 3
+    TOPN = 4
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """Law and limits of one sequence.
+
+    temperature 0 means greedy. top_k 0, top_p 1 and min_p 0 switch the filter off. `max_tokens`
+    and `min_tokens` count emitted tokens; no token of `stop_token_ids` (end-of-sequence included
+    unless ignored) is sampled before `min_tokens` were emitted.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0  # unsigned 64 bit
+    max_tokens: int = 256
+    min_tokens: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+    acceptance: Acceptance = Acceptance.GREEDY
+    policy: PolicyName = PolicyName.OFF
+    node_budget: int = 0
+
+    def without_speculation(self) -> "SamplingParams":
+        """The same law, decoded one token a round."""
+        return replace(self, policy=PolicyName.OFF, node_budget=0)

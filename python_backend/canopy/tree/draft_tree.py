@@ -1,0 +1,83 @@
+"""One sequence's draft tree. Node 0 is the anchor; every parent stands before its children.
+
+    token_ids[0]  the last committed token, not yet in the target's KV cache
+    parents[0]    -1
+    depths        of the anchor 0, of a child its parent's + 1
+
+Children of a node stand in the order in which the acceptance mode made them.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class DraftTree:
+    """`num_nodes` drafted nodes below an anchor."""
+
+    token_ids: np.ndarray  # int32 [num_nodes + 1]
+    parents: np.ndarray  # int32 [num_nodes + 1]
+
+    def __post_init__(self) -> None:
+        if len(self.token_ids) != len(self.parents) or len(self.parents) == 0:
+            raise ValueError("a tree has an anchor, and one parent per token")
+        index = np.arange(len(self.parents))
+        if self.parents[0] != -1 or np.any(self.parents[1:] < 0):
+            raise ValueError("the anchor, and only the anchor, has parent -1")
+        if np.any(self.parents >= index):
+            raise ValueError("a parent stands before its children")
+
+    @staticmethod
+    def of_anchor(token_id: int) -> "DraftTree":
+        """The tree of plain decoding: no drafted node."""
+        return DraftTree(np.array([token_id], np.int32), np.array([-1], np.int32))
+
+    @property
+    def num_nodes(self) -> int:
+        """Drafted nodes; the anchor is not counted."""
+        return len(self.parents) - 1
+
+    @cached_property
+    def depths(self) -> np.ndarray:
+        """int32 [num_nodes + 1]."""
+        depths = np.zeros(len(self.parents), np.int32)
+        for node in range(1, len(depths)):
+            depths[node] = depths[self.parents[node]] + 1
+        return depths
+
+    @cached_property
+    def mask(self) -> np.ndarray:
+        """bool [num_nodes + 1, num_nodes + 1]: the column is an ancestor of the row, or the row."""
+        mask = np.eye(len(self.parents), dtype=bool)
+        for node in range(1, len(mask)):
+            mask[node] |= mask[self.parents[node]]
+        return mask
+
+    @cached_property
+    def children(self) -> list[list[int]]:
+        """Child nodes of every node, in order."""
+        children: list[list[int]] = [[] for _ in self.parents]
+        for node in range(1, len(self.parents)):
+            children[self.parents[node]].append(node)
+        return children
+
+    def path(self, node: int) -> list[int]:
+        """Drafted nodes from below the anchor down to `node`; empty for the anchor."""
+        path: list[int] = []
+        while node > 0:
+            path.append(node)
+            node = int(self.parents[node])
+        return path[::-1]
+
+    def subtree(self, nodes: np.ndarray) -> "DraftTree":
+        """The tree of the anchor and `nodes` (ascending, closed under ancestors).
+
+        Raises ValueError when a node's parent was left out.
+        """
+        kept = np.concatenate(([0], nodes)).astype(np.int64)
+        renumbered = np.full(len(self.parents), -1, np.int32)
+        renumbered[kept] = np.arange(len(kept), dtype=np.int32)
+        parents = np.where(kept == 0, -1, renumbered[self.parents[kept]]).astype(np.int32)
+        return DraftTree(self.token_ids[kept], parents)
