@@ -17,9 +17,7 @@ import numpy as np
 
 
 def _array(dtype: type) -> Any:
-    return field(
-        default_factory=lambda: np.zeros(0, dtype), metadata={"dtype": np.dtype(dtype)}
-    )
+    return field(default_factory=lambda: np.zeros(0, dtype), metadata={"dtype": np.dtype(dtype)})
 
 
 @dataclass

@@ -6,8 +6,10 @@ where the KV cache keeps it; its rope position is `context_lengths[s] + depth`. 
 whole committed context of its sequence, its ancestors in the step, and itself.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 
@@ -23,3 +25,56 @@ class StepBatch:
     context_lengths: torch.Tensor  # int32 [S] committed tokens in the KV cache
     block_tables: torch.Tensor  # int32 [S, max_blocks], padded with -1
     logit_rows: torch.Tensor  # int64 [L] rows whose logits are wanted, ascending
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The rows of one sequence in a step."""
+
+    context_length: int
+    block_table: Sequence[int]  # covers context_length + number of rows
+    token_ids: np.ndarray  # int [rows]
+    parents: np.ndarray  # int [rows] local row of the preceding token; -1 = the context
+    logit_rows: np.ndarray  # int [k] local rows, ascending
+
+    @property
+    def depths(self) -> np.ndarray:
+        """int64 [rows] distance to the committed context; 0 for a row right after it."""
+        depths = np.zeros(len(self.parents), np.int64)
+        for row, parent in enumerate(self.parents):
+            if parent >= 0:
+                depths[row] = depths[parent] + 1
+        return depths
+
+    def slots(self, block_size: int) -> np.ndarray:
+        """int64 [rows] KV slots of the rows."""
+        logical = self.context_length + np.arange(len(self.token_ids))
+        table = np.asarray(self.block_table, np.int64)
+        return table[logical // block_size] * block_size + logical % block_size
+
+
+def assemble_step(segments: Sequence[Segment], block_size: int, device: str) -> StepBatch:
+    """Pack segments into one StepBatch, in order."""
+    sizes = [len(segment.token_ids) for segment in segments]
+    starts = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
+    tables = np.full((len(segments), max(len(s.block_table) for s in segments)), -1, np.int32)
+    for table, segment in zip(tables, segments, strict=True):
+        table[: len(segment.block_table)] = segment.block_table
+
+    def joined(parts: Iterable[np.ndarray], dtype: type) -> torch.Tensor:
+        return torch.from_numpy(np.concatenate(list(parts)).astype(dtype)).to(device)
+
+    offsets = [int(start) for start in starts[:-1]]
+    pairs = list(zip(segments, offsets, strict=True))
+    return StepBatch(
+        token_ids=joined((s.token_ids for s in segments), np.int64),
+        positions=joined((s.context_length + s.depths for s in segments), np.int64),
+        slots=joined((s.slots(block_size) for s in segments), np.int64),
+        parent_rows=joined(
+            (np.where(s.parents < 0, -1, s.parents + o) for s, o in pairs), np.int32
+        ),
+        row_starts=torch.from_numpy(starts).to(device),
+        context_lengths=joined([np.array([s.context_length for s in segments])], np.int32),
+        block_tables=torch.from_numpy(tables).to(device),
+        logit_rows=joined((s.logit_rows + o for s, o in pairs), np.int64),
+    )

@@ -1,6 +1,7 @@
-"""Draft trees: the type, masks and paths. numpy only; never imports a stage or the engine."""
+"""Draft trees: the type, proposals, ragged packing. numpy only; imports no stage, no engine."""
 
 from canopy.tree.draft_tree import DraftTree
 from canopy.tree.forest import Forest
+from canopy.tree.proposal import Proposal, ProposalRow
 
-__all__ = ["DraftTree", "Forest"]
+__all__ = ["DraftTree", "Forest", "Proposal", "ProposalRow"]

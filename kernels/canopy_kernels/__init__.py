@@ -1,0 +1,1 @@
+"""Ops of the round: per op one file with its reference, its kernel, its launcher and CPU path."""
