@@ -4,6 +4,7 @@
 per-node array (the anchor is entry 0), and node numbers are local to the sequence.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,7 +25,7 @@ def split_ragged(values: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
     offsets = offsets_of(lengths)
     if offsets[-1] != len(values):
         raise ValueError(f"ragged lengths add up to {offsets[-1]}, there are {len(values)} values")
-    return [values[a:b] for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+    return [values[a:b] for a, b in itertools.pairwise(offsets)]
 
 
 @dataclass(frozen=True)
