@@ -1,0 +1,1 @@
+"""Between text and tokens: encoding, chat templates, incremental decoding, stop rules."""

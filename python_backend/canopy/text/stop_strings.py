@@ -1,0 +1,40 @@
+"""Stop strings over streamed text: the earliest match ends it, and nothing of it is shown."""
+
+
+class StopStrings:
+    """Holds back text that may turn out to be the beginning of a stop string."""
+
+    def __init__(self, stop_strings: tuple[str, ...]) -> None:
+        self._stop_strings = stop_strings
+        self._held = ""
+
+    def push(self, text: str) -> tuple[str, bool]:
+        """Returns (text that is safe to show, whether a stop string was met).
+
+        After a match the held text is gone: it began with the stop string.
+        """
+        self._held += text
+        found = [at for stop in self._stop_strings if (at := self._held.find(stop)) >= 0]
+        if found:
+            shown, self._held = self._held[: min(found)], ""
+            return shown, True
+        keep = self._longest_open_prefix()
+        shown, self._held = (
+            self._held[: len(self._held) - keep],
+            self._held[len(self._held) - keep :],
+        )
+        return shown, False
+
+    def flush(self) -> str:
+        """What was held back, for an end without a match."""
+        shown, self._held = self._held, ""
+        return shown
+
+    def _longest_open_prefix(self) -> int:
+        """Length of the longest end of the held text that begins some stop string."""
+        longest = max((len(stop) for stop in self._stop_strings), default=0)
+        for length in range(min(longest - 1, len(self._held)), 0, -1):
+            ending = self._held[-length:]
+            if any(stop.startswith(ending) for stop in self._stop_strings):
+                return length
+        return 0
