@@ -18,11 +18,8 @@ class StopStrings:
         if found:
             shown, self._held = self._held[: min(found)], ""
             return shown, True
-        keep = self._longest_open_prefix()
-        shown, self._held = (
-            self._held[: len(self._held) - keep],
-            self._held[len(self._held) - keep :],
-        )
+        split = len(self._held) - self._longest_open_prefix()
+        shown, self._held = self._held[:split], self._held[split:]
         return shown, False
 
     def flush(self) -> str:

@@ -1,0 +1,1 @@
+"""The engine: requests, the turn, and what every stage has been told."""

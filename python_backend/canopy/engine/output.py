@@ -1,0 +1,36 @@
+"""What a request gives back, and the way out for it."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from canopy.errors import CanopyError
+
+
+@dataclass(frozen=True)
+class Delta:
+    """A piece of an answer. With a finish reason it is the last one."""
+
+    text: str
+    num_tokens: int  # emitted tokens behind this piece
+    finish_reason: str | None = None  # "stop" or "length"
+    report: dict[str, Any] | None = None  # the speculation report, with the last piece
+
+    @property
+    def is_last(self) -> bool:
+        return self.finish_reason is not None
+
+
+class Sink(Protocol):
+    """One client's end. Exactly one of a last `send` or `fail` ends it."""
+
+    def send(self, delta: Delta) -> None:
+        """Hand out a piece."""
+        ...
+
+    def fail(self, error: CanopyError) -> None:
+        """End with an error."""
+        ...
+
+    def is_cancelled(self) -> bool:
+        """The client gave up; nothing it is sent will be read."""
+        ...

@@ -1,0 +1,171 @@
+"""The speculative half of a turn: which tree every running sequence brings to the verifier.
+
+Speculation may fail without a request noticing: a dead drafter or builder means plain decoding
+until the stage is back.
+"""
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from canopy.engine.ledger import StageLedger
+from canopy.engine.metrics import EngineMetrics
+from canopy.engine.request import Sequence
+from canopy.errors import CanopyError, StageFailed
+from canopy.messages import BuildReply, BuildRequest, DraftReply, DraftRequest
+from canopy.stages.proposals import pack_rows, unpack_proposals
+from canopy.stages.protocol import Drafter, TreeBuilder
+from canopy.tree import DraftTree, Forest, Proposal, ProposalRow
+from canopy.tree.forest import split_ragged
+
+# While drafting is off, the builder is asked again after this many turns.
+_TURNS_WITHOUT_DRAFT = 8
+_MAX_RESTART_PAUSE_S = 30.0
+
+_DraftedTree = tuple[DraftTree, list[ProposalRow]]
+
+
+@dataclass(frozen=True)
+class TurnTrees:
+    """The drafted trees of a turn by sequence id; every other sequence brings its anchor."""
+
+    trees: dict[int, _DraftedTree] = field(default_factory=dict)
+
+    def num_nodes(self, sequence: Sequence) -> int:
+        """Drafted nodes of a sequence this turn."""
+        drafted = self.trees.get(sequence.id)
+        return drafted[0].num_nodes if drafted else 0
+
+    def fields(self, sequences: SequenceOf[Sequence]) -> dict[str, Any]:
+        """The tree fields of VerifyRequest, in the order of `sequences`."""
+        pairs = [self.trees.get(s.id) or _anchor_alone(s) for s in sequences]
+        forest = Forest.pack([tree for tree, _ in pairs])
+        return {
+            "sequence_ids": np.array([s.id for s in sequences], np.int64),
+            "num_nodes": forest.num_nodes,
+            "token_ids": forest.token_ids,
+            "parents": forest.parents,
+            **pack_rows([row for _, rows in pairs for row in rows]),
+        }
+
+
+def _anchor_alone(sequence: Sequence) -> _DraftedTree:
+    return DraftTree.of_anchor(sequence.token_ids[-1]), [ProposalRow.empty()]
+
+
+class Proposer:
+    """Asks the drafter and the tree builder, and keeps what the drafter has been told."""
+
+    def __init__(
+        self,
+        drafter: Drafter,
+        tree_builder: TreeBuilder,
+        restart: Callable[[str], None],
+        metrics: EngineMetrics,
+    ) -> None:
+        self._drafter = drafter
+        self._tree_builder = tree_builder
+        self._restart = restart
+        self._metrics = metrics
+        self._ledger = StageLedger()
+        self._skip_turns = 0
+        self._healing: threading.Thread | None = None
+
+    def finish(self, sequence_id: int) -> None:
+        """The drafter is to drop a sequence."""
+        self._ledger.finish(sequence_id)
+
+    def propose(self, running: SequenceOf[Sequence], num_waiting: int) -> TurnTrees:
+        """Trees for this turn; none at all when nothing is worth drafting."""
+        sequences = [s for s in running if s.wants_draft]
+        if self._healing is not None and self._healing.is_alive():
+            return TurnTrees()
+        if self._skip_turns > 0 and sequences:
+            self._skip_turns -= 1
+            return TurnTrees()
+        if not sequences and not self._ledger.has_news:
+            return TurnTrees()
+        try:
+            return self._propose(sequences, len(running), num_waiting)
+        except StageFailed as error:
+            self._heal(error)
+            return TurnTrees()
+
+    def _propose(
+        self, sequences: SequenceOf[Sequence], num_running: int, num_waiting: int
+    ) -> TurnTrees:
+        with self._metrics.timed("draft"):
+            reply = self._drafter.draft(self._draft_request(sequences))
+            proposals = unpack_proposals(reply)
+        if not sequences:
+            return TurnTrees()
+        with self._metrics.timed("build"):
+            built = self._tree_builder.build(
+                self._build_request(sequences, reply, num_running, num_waiting)
+            )
+        self._skip_turns = 0 if built.draft_next[0] else _TURNS_WITHOUT_DRAFT
+        return _selected_trees(sequences, proposals, built)
+
+    def _draft_request(self, sequences: SequenceOf[Sequence]) -> DraftRequest:
+        return DraftRequest(
+            **self._ledger.starts(sequences),
+            **self._ledger.updates(sequences),
+            sequence_ids=np.array([s.id for s in sequences], np.int64),
+            max_depths=np.array([s.max_depth for s in sequences], np.int32),
+        )
+
+    def _build_request(
+        self,
+        sequences: SequenceOf[Sequence],
+        reply: DraftReply,
+        num_running: int,
+        num_waiting: int,
+    ) -> BuildRequest:
+        params = [s.request.params for s in sequences]
+        return BuildRequest(
+            num_nodes=reply.num_nodes,
+            parents=reply.parents,
+            log_probs=reply.log_probs,
+            entropies=reply.entropies,
+            policies=np.array([p.policy for p in params], np.int32),
+            node_budgets=np.array([p.node_budget for p in params], np.int32),
+            num_running=np.array([num_running], np.int32),
+            num_waiting=np.array([num_waiting], np.int32),
+            num_free_blocks=np.array([self._metrics.free_blocks], np.int32),
+        )
+
+    def _heal(self, error: StageFailed) -> None:
+        """Bring the stage back beside the running turns."""
+        self._metrics.count_failure(error.stage)
+        self._ledger.forget_all()
+        self._healing = threading.Thread(
+            target=self._restart_stage, args=(error.stage,), name="canopy-heal", daemon=True
+        )
+        self._healing.start()
+
+    def _restart_stage(self, stage: str) -> None:
+        """Try until it works, ever more rarely; meanwhile all decoding is plain."""
+        for attempt in itertools.count():
+            try:
+                self._restart(stage)
+                return
+            except CanopyError:
+                self._metrics.count_failure(stage)
+                time.sleep(min(2.0**attempt, _MAX_RESTART_PAUSE_S))
+
+
+def _selected_trees(
+    sequences: SequenceOf[Sequence], proposals: SequenceOf[Proposal], built: BuildReply
+) -> TurnTrees:
+    selected = split_ragged(built.selected, built.num_selected)
+    trees = {}
+    for sequence, proposal, nodes in zip(sequences, proposals, selected, strict=True):
+        rows = [proposal.rows[0], *(proposal.rows[node] for node in nodes)]
+        trees[sequence.id] = (proposal.tree.subtree(nodes), rows)
+    return TurnTrees(trees)

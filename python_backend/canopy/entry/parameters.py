@@ -1,0 +1,156 @@
+"""Sampling parameters as clients write them: names, types and ranges, nothing silently ignored.
+
+Numbers may come as numeric strings, as clients of the Triton vLLM backend send them.
+"""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from canopy.config import ACCEPTANCE_MODES, POLICIES
+from canopy.errors import InvalidRequest
+
+MAX_TEMPERATURE = 100.0
+MAX_STOP_STRINGS = 32
+MAX_STOP_TOKEN_IDS = 256
+MAX_NODE_BUDGET = 256
+
+
+@dataclass(frozen=True)
+class ClientParameters:
+    """What one request asks for; None = the deployment's default."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int | None = None
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    n: int = 1
+    speculation: str | None = None
+    node_budget: int | None = None
+    acceptance: str | None = None
+
+
+def parse_parameters(given: dict[str, Any]) -> ClientParameters:
+    """Check and convert. Raises InvalidRequest for an unknown name or a value out of range."""
+    unknown = sorted(set(given) - set(_PARSERS))
+    if unknown:
+        raise InvalidRequest(
+            f"unknown parameter {', '.join(unknown)}: known are {', '.join(_PARSERS)}"
+        )
+    return ClientParameters(
+        **{name: _PARSERS[name](name, value) for name, value in given.items() if value is not None}
+    )
+
+
+def _refuse(name: str, value: Any, expected: str) -> InvalidRequest:
+    shown = repr(value)
+    return InvalidRequest(f"{name} must be {expected}, got {shown[:80]}")
+
+
+def _integer(low: int, high: int, expected: str) -> Callable[[str, Any], int]:
+    def parse(name: str, value: Any) -> int:
+        try:
+            if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
+                raise ValueError
+            number = int(value)
+        except (TypeError, ValueError, OverflowError):
+            raise _refuse(name, value, expected) from None
+        if not low <= number <= high:
+            raise _refuse(name, value, expected)
+        return number
+
+    return parse
+
+
+def _number(low: float, high: float, expected: str, open_low: bool = False) -> Callable:
+    def parse(name: str, value: Any) -> float:
+        try:
+            if isinstance(value, bool):
+                raise ValueError
+            number = float(value)
+        except (TypeError, ValueError, OverflowError):
+            raise _refuse(name, value, expected) from None
+        if not math.isfinite(number) or not low <= number <= high or (open_low and number == low):
+            raise _refuse(name, value, expected)
+        return number
+
+    return parse
+
+
+def _boolean(name: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    raise _refuse(name, value, "true or false")
+
+
+def _choice(*choices: str) -> Callable[[str, Any], str]:
+    def parse(name: str, value: Any) -> str:
+        if value not in choices:
+            raise _refuse(name, value, f"one of {', '.join(choices)}")
+        return value
+
+    return parse
+
+
+def _top_k(name: str, value: Any) -> int:
+    """0 and -1 both mean "all tokens", as in vLLM."""
+    return max(
+        _integer(-1, 1 << 30, "an integer of at least 1, or 0 or -1 for all")(name, value), 0
+    )
+
+
+def _listed(value: Any) -> Any:
+    """A list, also when it comes as JSON text: request parameters can carry no lists."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _stop(name: str, value: Any) -> tuple[str, ...]:
+    stops = _listed(value)
+    stops = [stops] if isinstance(stops, str) else stops
+    is_valid = isinstance(stops, list) and all(isinstance(s, str) and s for s in stops)
+    if not is_valid or len(stops) > MAX_STOP_STRINGS:
+        expected = f"a non-empty string or a list of at most {MAX_STOP_STRINGS} of them"
+        raise _refuse(name, value, expected)
+    return tuple(stops)
+
+
+def _stop_token_ids(name: str, value: Any) -> tuple[int, ...]:
+    token_ids = _listed(value)
+    expected = f"a list of at most {MAX_STOP_TOKEN_IDS} token ids"
+    if not isinstance(token_ids, list) or len(token_ids) > MAX_STOP_TOKEN_IDS:
+        raise _refuse(name, value, expected)
+    parse = _integer(0, (1 << 31) - 1, expected)
+    return tuple(parse(name, token_id) for token_id in token_ids)
+
+
+_PARSERS: dict[str, Callable[[str, Any], Any]] = {
+    "temperature": _number(0.0, MAX_TEMPERATURE, f"a number from 0 to {MAX_TEMPERATURE:g}"),
+    "top_k": _top_k,
+    "top_p": _number(0.0, 1.0, "a number above 0, at most 1", open_low=True),
+    "min_p": _number(0.0, 1.0, "a number from 0 to 1"),
+    "seed": _integer(0, (1 << 64) - 1, "an integer from 0 to 2^64 - 1"),
+    "max_tokens": _integer(1, (1 << 31) - 1, "an integer of at least 1"),
+    "min_tokens": _integer(0, (1 << 31) - 1, "an integer of at least 0"),
+    "stop": _stop,
+    "stop_token_ids": _stop_token_ids,
+    "ignore_eos": _boolean,
+    "n": _integer(1, 1, "1: one answer per request"),
+    "speculation": _choice("off", *POLICIES),
+    "node_budget": _integer(0, MAX_NODE_BUDGET, f"an integer from 0 to {MAX_NODE_BUDGET}"),
+    "acceptance": _choice(*ACCEPTANCE_MODES),
+}

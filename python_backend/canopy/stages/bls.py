@@ -1,0 +1,70 @@
+"""The stages behind the Triton server: the Protocols of stages/protocol.py through BLS."""
+
+from typing import Any, TypeVar
+
+import triton_python_backend_utils as pb_utils
+
+from canopy.errors import StageFailed
+from canopy.messages import (
+    BuildReply,
+    BuildRequest,
+    DraftReply,
+    DraftRequest,
+    VerifyReply,
+    VerifyRequest,
+    array_fields,
+)
+from canopy.triton_io import response_message, to_tensors
+
+R = TypeVar("R")
+
+
+def _call(model_name: str, message: Any, reply_kind: type[R]) -> R:
+    request = pb_utils.InferenceRequest(
+        model_name=model_name,
+        requested_output_names=list(array_fields(reply_kind)),
+        inputs=to_tensors(message),
+    )
+    try:
+        response = request.exec()
+    except pb_utils.TritonModelException as error:
+        raise StageFailed(model_name, str(error)) from error
+    if response.has_error():
+        raise StageFailed(model_name, response.error().message())
+    return response_message(reply_kind, response)
+
+
+class BlsDrafter:
+    """`stages.protocol.Drafter` in the model `draft`."""
+
+    def draft(self, request: DraftRequest) -> DraftReply:
+        """One BLS call. Raises StageFailed."""
+        return _call("draft", request, DraftReply)
+
+
+class BlsTreeBuilder:
+    """`stages.protocol.TreeBuilder` in the model `tree_builder`."""
+
+    def build(self, request: BuildRequest) -> BuildReply:
+        """One BLS call. Raises StageFailed."""
+        return _call("tree_builder", request, BuildReply)
+
+
+class BlsVerifier:
+    """`stages.protocol.Verifier` in the model `verifier`."""
+
+    def verify(self, request: VerifyRequest) -> VerifyReply:
+        """One BLS call. Raises StageFailed."""
+        return _call("verifier", request, VerifyReply)
+
+
+def restart_stage(model_name: str) -> None:
+    """Unload and load a stage whose process died (explicit model control).
+
+    The server never restarts a dead model process by itself. Raises StageFailed.
+    """
+    try:
+        pb_utils.unload_model(model_name)
+        pb_utils.load_model(model_name)
+    except pb_utils.TritonModelException as error:
+        raise StageFailed(model_name, f"cannot be loaded again: {error}") from error
