@@ -9,17 +9,10 @@ import triton_python_backend_utils as pb_utils
 
 from canopy.engine.output import Delta
 from canopy.entry.parsing import ClientRequest
-from canopy.errors import CanopyError, Cancelled, InvalidRequest, Unavailable
+from canopy.errors import Cancelled, CanopyError, InvalidRequest, Unavailable
 
 # Request parameters that belong to the server's protocols, not to sampling.
 _PROTOCOL_PARAMETERS = (
-    "id",
-    "timeout",
-    "priority",
-    "sequence_id",
-    "sequence_start",
-    "sequence_end",
-)
     "id",
     "timeout",
     "priority",
