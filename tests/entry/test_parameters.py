@@ -49,7 +49,7 @@ def test_values_out_of_range_are_refused_by_name(name, value):
 
 
 def test_unknown_names_are_refused_with_the_known_ones():
-    with pytest.raises(InvalidRequest, match="unknown parameter best_of.*known are temperature"):
+    with pytest.raises(InvalidRequest, match=r"unknown parameter best_of.*known are temperature"):
         parse_parameters({"best_of": 2})
 
 
