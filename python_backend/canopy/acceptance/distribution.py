@@ -1,0 +1,106 @@
+"""Logits of the target at one node to the distribution its next token is drawn from.
+
+    mask stop tokens while too few tokens were emitted -> / temperature -> min-p -> top-k -> top-p
+
+The order is vLLM's; `transformers` applies min-p last, which differs only when top-p is on too.
+Ties: min-p and top-k keep every token that equals the last one kept (as both of them do), top-p
+prefers the lower token id. So the kept set is a function of the logits alone.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from canopy.sampling import SamplingParams
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """The tokens that can be drawn, with unnormalised log-probs (the largest is 0)."""
+
+    token_ids: np.ndarray  # int64 [n], ascending
+    logits: np.ndarray  # float32 [n], after temperature
+
+    @property
+    def probs(self) -> np.ndarray:
+        """float64 [n], sum 1."""
+        weights = np.exp(self.logits).astype(np.float64)
+        return weights / weights.sum()
+
+    def dense_probs(self, vocab_size: int) -> np.ndarray:
+        """float64 [vocab_size], sum 1."""
+        probs = np.zeros(vocab_size)
+        probs[self.token_ids] = self.probs
+        return probs
+
+
+def target_distribution(
+    logits: np.ndarray, params: SamplingParams, num_emitted: int
+) -> Distribution:
+    """The law of the token that follows a node.
+
+    logits: float32 [V]. num_emitted: tokens emitted before this one. Temperature must be
+    positive. Raises ValueError when no logit is finite or one is NaN.
+    """
+    logits = mask_stops(logits, params, num_emitted)
+    scaled = (logits - _peak(logits)) / np.float32(params.temperature)
+    kept = np.flatnonzero(_above_min_p(scaled, params.min_p))
+    scaled = scaled[kept]
+    if 0 < params.top_k < len(kept):
+        chosen = np.flatnonzero(scaled >= _kth_largest(scaled, params.top_k))
+        kept, scaled = kept[chosen], scaled[chosen]
+    if params.top_p < 1.0:
+        chosen = _nucleus(scaled, params.top_p)
+        kept, scaled = kept[chosen], scaled[chosen]
+    return Distribution(kept, scaled)
+
+
+def greedy_token(logits: np.ndarray, params: SamplingParams, num_emitted: int) -> int:
+    """The most probable token, of equal ones the lowest id. Raises like `target_distribution`."""
+    logits = mask_stops(logits, params, num_emitted)
+    _peak(logits)
+    return int(np.argmax(logits))
+
+
+def mask_stops(logits: np.ndarray, params: SamplingParams, num_emitted: int) -> np.ndarray:
+    """The logits, with the stop tokens ruled out while `min_tokens` are not emitted yet."""
+    if num_emitted >= params.min_tokens or not params.stop_token_ids:
+        return logits
+    masked = logits.copy()
+    masked[list(params.stop_token_ids)] = -np.inf
+    return masked
+
+
+def _peak(logits: np.ndarray) -> np.float32:
+    peak = np.max(logits)
+    if not np.isfinite(peak):
+        raise ValueError("the target's logits hold NaN or infinity, or every token is ruled out")
+    return peak
+
+
+def _above_min_p(scaled: np.ndarray, min_p: float) -> np.ndarray:
+    return scaled >= np.log(min_p) if min_p > 0.0 else scaled > -np.inf
+
+
+def _kth_largest(values: np.ndarray, k: int) -> np.float32:
+    place = len(values) - k
+    return np.partition(values, place)[place]
+
+
+def _nucleus(scaled: np.ndarray, top_p: float) -> np.ndarray:
+    """Ascending indices of the fewest most probable tokens whose mass reaches `top_p`.
+
+    A token stays iff the mass before it falls short, so the first always does.
+    """
+    weights = np.exp(scaled).astype(np.float64)
+    needed = top_p * weights.sum()
+    # Sorting a vocabulary is slow: sort only a head that holds the mass.
+    depth = np.float32(4.0)
+    head = np.flatnonzero(scaled >= -depth)
+    while len(head) < len(scaled) and weights[head].sum() < needed:
+        depth *= 2
+        head = np.flatnonzero(scaled >= -depth)
+    order = head[np.argsort(-scaled[head], kind="stable")]
+    mass_before = np.concatenate(([0.0], np.cumsum(weights[order])[:-1]))
+    num_kept = max(1, int(np.searchsorted(mass_before, needed)))
+    return np.sort(order[:num_kept])
