@@ -7,6 +7,7 @@ Ties: min-p and top-k keep every token that equals the last one kept (as both of
 prefers the lower token id. So the kept set is a function of the logits alone.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,17 +22,14 @@ class Distribution:
     token_ids: np.ndarray  # int64 [n], ascending
     logits: np.ndarray  # float32 [n], after temperature
 
-    @property
-    def probs(self) -> np.ndarray:
-        """float64 [n], sum 1."""
+    def weights(self, vocab_size: int) -> np.ndarray:
+        """float64 [vocab_size]: probability over that of the most probable token."""
         weights = np.exp(self.logits).astype(np.float64)
-        return weights / weights.sum()
-
-    def dense_probs(self, vocab_size: int) -> np.ndarray:
-        """float64 [vocab_size], sum 1."""
-        probs = np.zeros(vocab_size)
-        probs[self.token_ids] = self.probs
-        return probs
+        if len(self.token_ids) == vocab_size:
+            return weights
+        dense = np.zeros(vocab_size)
+        dense[self.token_ids] = weights
+        return dense
 
 
 def target_distribution(
@@ -47,7 +45,7 @@ def target_distribution(
     kept = np.flatnonzero(_above_min_p(scaled, params.min_p))
     scaled = scaled[kept]
     if 0 < params.top_k < len(kept):
-        chosen = np.flatnonzero(scaled >= _kth_largest(scaled, params.top_k))
+        chosen = _most_probable(scaled, params.top_k)
         kept, scaled = kept[chosen], scaled[chosen]
     if params.top_p < 1.0:
         chosen = _nucleus(scaled, params.top_p)
@@ -82,9 +80,11 @@ def _above_min_p(scaled: np.ndarray, min_p: float) -> np.ndarray:
     return scaled >= np.log(min_p) if min_p > 0.0 else scaled > -np.inf
 
 
-def _kth_largest(values: np.ndarray, k: int) -> np.float32:
-    place = len(values) - k
-    return np.partition(values, place)[place]
+def _most_probable(scaled: np.ndarray, k: int) -> np.ndarray:
+    """Ascending indices of the k largest, and of all that equal the k-th."""
+    head = _head(scaled, lambda head: len(head) >= k)
+    place = len(head) - k
+    return head[scaled[head] >= np.partition(scaled[head], place)[place]]
 
 
 def _nucleus(scaled: np.ndarray, top_p: float) -> np.ndarray:
@@ -94,13 +94,20 @@ def _nucleus(scaled: np.ndarray, top_p: float) -> np.ndarray:
     """
     weights = np.exp(scaled).astype(np.float64)
     needed = top_p * weights.sum()
-    # Sorting a vocabulary is slow: sort only a head that holds the mass.
-    depth = np.float32(4.0)
-    head = np.flatnonzero(scaled >= -depth)
-    while len(head) < len(scaled) and weights[head].sum() < needed:
-        depth *= 2
-        head = np.flatnonzero(scaled >= -depth)
+    head = _head(scaled, lambda head: weights[head].sum() >= needed)
     order = head[np.argsort(-scaled[head], kind="stable")]
     mass_before = np.concatenate(([0.0], np.cumsum(weights[order])[:-1]))
-    num_kept = max(1, int(np.searchsorted(mass_before, needed)))
-    return np.sort(order[:num_kept])
+    return np.sort(order[mass_before < needed])
+
+
+def _head(scaled: np.ndarray, is_enough: Callable[[np.ndarray], bool]) -> np.ndarray:
+    """Ascending indices of the tokens within some distance of the most probable, once enough.
+
+    Sorting or partitioning a whole vocabulary takes milliseconds, a head of it microseconds.
+    """
+    distance = 4.0
+    head = np.flatnonzero(scaled >= -distance)
+    while len(head) < len(scaled) and not is_enough(head):
+        distance *= 1.5
+        head = np.flatnonzero(scaled >= -distance)
+    return head

@@ -13,7 +13,7 @@ a slot must be admitted before its token is drawn, and siblings must be admitted
 Source: Jeon et al., "Recursive Speculative Decoding" (2024); Chen et al., "Sequoia" (2024).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -52,22 +52,20 @@ def row_probs(row: ProposalRow) -> np.ndarray:
 
 
 def decide_token(
-    target_probs: np.ndarray, children: Sequence[int], row: ProposalRow, chance: Chance
+    target_weights: np.ndarray, children: Sequence[int], row: ProposalRow, chance: Chance
 ) -> int:
     """The token that follows a node: one of its children's, or another one.
 
-    target_probs: float64 [V], sum 1. children: the tokens of the node's children, as drawn from
-    the row; deterministic if the row is empty. Raises ValueError for a child that cannot have
-    been drawn from the row.
+    target_weights: float64 [V], the target's law up to a factor. children: the tokens of the
+    node's children, as drawn from the row; deterministic if the row is empty. Raises ValueError
+    for a child that cannot have been drawn from the row.
     """
-    target = target_probs.copy()
-    draft = row_probs(row)
-    for index, token in enumerate(children):
-        token_ids, proposal = row.token_ids, draft
-        if row.is_empty:
-            token_ids, proposal = np.array([token]), np.ones(1)
-        is_child = token_ids == token
-        proposed = proposal[is_child].sum()
+    target = target_weights.copy()
+    mass = target.sum()
+    proposals = _proposals(row, children)
+    for index, (token, (token_ids, probs)) in enumerate(zip(children, proposals, strict=True)):
+        proposal = mass * probs
+        proposed = proposal[token_ids == token].sum()
         if not proposed > 0.0:
             raise ValueError(f"child {token} was not drawn from the node's proposal row")
         if chance.accepts(min(1.0, target[token] / proposed), index):
@@ -76,12 +74,18 @@ def decide_token(
         mass = target.sum()
         if mass == 0.0:  # proposal and target are one but for rounding
             return int(token)
-        target /= mass
-        draft = _without(draft, is_child) if not row.is_empty else draft
     return chance.draws(target, len(children))
 
 
-def _without(probs: np.ndarray, removed: np.ndarray) -> np.ndarray:
-    rest = np.where(removed, 0.0, probs)
-    mass = rest.sum()
-    return rest / mass if mass > 0.0 else rest
+def _proposals(
+    row: ProposalRow, children: Sequence[int]
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The distribution that each child was drawn from: its tokens and their probabilities."""
+    if row.is_empty:
+        for token in children:
+            yield np.array([token]), np.ones(1)
+        return
+    probs = row_probs(row)
+    for token in children:
+        yield row.token_ids, probs / (probs.sum() or 1.0)
+        probs = np.where(row.token_ids == token, 0.0, probs)

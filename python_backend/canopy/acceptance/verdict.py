@@ -48,6 +48,8 @@ def accept(
     are not finite and for children that were not drawn from their row.
     """
 
+    vocab_size = logits.shape[1]
+
     def decide(node: int) -> int:
         depth = int(tree.depths[node])
         position, emitted = num_tokens + depth, num_emitted + depth
@@ -56,10 +58,9 @@ def accept(
         target = target_distribution(logits[node], params, emitted)
         if params.acceptance is Acceptance.REJECTION:
             children = [int(tree.token_ids[child]) for child in tree.children[node]]
-            target_probs = target.dense_probs(logits.shape[1])
             noise = accept_noise(params.seed, position)
-            return decide_token(target_probs, children, rows[node], noise)
-        return noisy_argmax(target, logits.shape[1], params.seed, position)
+            return decide_token(target.weights(vocab_size), children, rows[node], noise)
+        return noisy_argmax(target, vocab_size, params.seed, position)
 
     return walk(tree, decide)
 
