@@ -6,35 +6,17 @@ import weakref
 from typing import Any
 
 from canopy.config import Deployment
-from canopy.engine.loop import Engine, EngineLimits, Stages
+from canopy.engine.loop import Engine, Stages
 from canopy.engine.output import Delta
+from canopy.entry.limits import engine_limits, model_limits
 from canopy.entry.metrics import MetricsPublisher
-from canopy.entry.parsing import ModelLimits, RequestParser
+from canopy.entry.parsing import RequestParser
 from canopy.entry.sink import InferenceInputs, TritonSink
 from canopy.errors import CanopyError, InvalidRequest
 from canopy.models.config import ModelConfig
 from canopy.serve.models import model_folder
 from canopy.stages.bls import BlsDrafter, BlsTreeBuilder, BlsVerifier, restart_stage
 from canopy.text.tokenizer import Tokenizer
-
-
-def engine_limits(deployment: Deployment) -> EngineLimits:
-    """The engine's share of a deployment."""
-    return EngineLimits(
-        max_running=deployment.limits.max_running,
-        max_waiting=deployment.limits.max_waiting,
-        num_blocks=deployment.cache.num_blocks,
-        block_size=deployment.cache.block_size,
-    )
-
-
-def model_limits(config: ModelConfig) -> ModelLimits:
-    """The parser's share of a model's configuration."""
-    return ModelLimits(
-        max_context_length=config.max_position_embeddings,
-        vocab_size=config.vocab_size,
-        eos_token_ids=config.eos_token_ids,
-    )
 
 
 class EntryService:
