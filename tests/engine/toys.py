@@ -124,11 +124,11 @@ class ToyVerifier:
         trees = Forest(request.num_nodes, request.token_ids, request.parents).unpack()
         rows = [self._step(int(i), t) for i, t in zip(request.sequence_ids, trees, strict=True)]
         emitted = [row[2] for row in rows]
-        counts = np.zeros(len(rows), np.int32)
+        num_emitted = np.array([len(tokens) for tokens in emitted], np.int32)
         return VerifyReply(
             status=np.array([row[0] for row in rows], np.int32),
             finish=np.array([row[1] for row in rows], np.int32),
-            num_emitted=np.array([len(tokens) for tokens in emitted], np.int32),
+            num_emitted=num_emitted,
             emitted_token_ids=np.array([t for tokens in emitted for t in tokens], np.int32),
             num_accepted=np.maximum([len(tokens) - 1 for tokens in emitted], counts).astype(
                 np.int32
