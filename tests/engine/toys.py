@@ -24,13 +24,13 @@ from canopy.stages.proposals import pack_proposals
 from canopy.tree import DraftTree, Forest, Proposal, ProposalRow
 from canopy.tree.forest import split_ragged
 
-VOCAB = 64
+VOCAB = 61
 BLOCK = 4
 
 
 def next_token(tokens: list[int]) -> int:
     """The toy target: its greedy continuation depends on all tokens."""
-    return (sum((i + 1) * t for i, t in enumerate(tokens)) * 7 + 3) % VOCAB
+    return (sum((i + 1) * (t + 1) for i, t in enumerate(tokens)) * 7 + 3) % VOCAB
 
 
 def continuation(prompt: list[int], count: int) -> list[int]:
@@ -130,10 +130,8 @@ class ToyVerifier:
             finish=np.array([row[1] for row in rows], np.int32),
             num_emitted=num_emitted,
             emitted_token_ids=np.array([t for tokens in emitted for t in tokens], np.int32),
-            num_accepted=np.maximum([len(tokens) - 1 for tokens in emitted], counts).astype(
-                np.int32
-            ),
-            num_cached_tokens=counts,
+            num_accepted=np.maximum(num_emitted - 1, 0),
+            num_cached_tokens=np.zeros_like(num_emitted),
             num_free_blocks=np.array([self.num_blocks - self.num_used], np.int32),
             num_used_blocks=np.array([self.num_used], np.int32),
         )
