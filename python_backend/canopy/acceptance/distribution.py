@@ -41,7 +41,9 @@ def target_distribution(
     positive. Raises ValueError when no logit is finite or one is NaN.
     """
     logits = mask_stops(logits, params, num_emitted)
-    scaled = (logits - _peak(logits)) / np.float32(params.temperature)
+    peak = _peak(logits)
+    with np.errstate(over="ignore"):  # so far below the peak that -inf is right
+        scaled = (logits - peak) / np.float32(params.temperature)
     kept = np.flatnonzero(_above_min_p(scaled, params.min_p))
     scaled = scaled[kept]
     if 0 < params.top_k < len(kept):
