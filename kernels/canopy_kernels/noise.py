@@ -9,8 +9,8 @@
 Nothing depends on the batch, the slice asked for or the device, so the drafter and the verifier
 share noise without sending it. Philox and its constants are those of Salmon, Moraes, Dror, Shaw,
 "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011). `uniform` is exact in float64, and the
-rounding to float32 hides the last bit of any float64 logarithm: other implementations of this
-layout give the same float32 numbers.
+rounding to float32 hides the last bits of a float64 logarithm, so that other implementations of
+this layout give the same float32 numbers, but for one in many millions.
 
 Streams never share a counter. A branch tells apart independent draws of one stream at one
 position; the noise that drafter and verifier share has branch 0.
@@ -46,6 +46,16 @@ def gumbel_row(seed: int, position: int, vocab_size: int) -> np.ndarray:
     counters = np.arange((vocab_size + 3) // 4, dtype=np.uint32)
     words = _words(counters, _key(seed), _place(position, TARGET, 0))
     return _gumbel_of(words.reshape(-1))[:vocab_size]
+
+
+def gumbel_argmax(logits: np.ndarray, seed: int, position: int) -> int:
+    """argmax of logits + gumbel_row, in float64, of equal ones the lowest token.
+
+    logits: float32 [V]. Most tokens are ruled out by a bound on their noise, never computing it.
+    """
+    counters = np.arange((len(logits) + 3) // 4, dtype=np.uint32)
+    words = _words(counters, _key(seed), _place(position, TARGET, 0))
+    return int(_argmax_under_bound(logits, words.reshape(-1), np.argmax(logits)))
 
 
 def uniform(seed: int, position: int, index: int, stream: int, branch: int = 0) -> float:
@@ -110,6 +120,8 @@ def _philox(c0, c1, c2, c3, k0, k1):  # type: ignore[no-untyped-def]
 _MAGIC = np.uint64(0x4330000000000000)  # 2^52 as a float64: or-ing a small integer in adds it
 _MANTISSA_BITS = np.uint64(52)
 _ONE = np.uint64(0x3FF0000000000000)  # 1.0
+_LN2 = 0.6931471805599453
+_ROUNDING = 1e-4  # more than the rounding of noise to float32 can add
 _BIAS_TO_ROOT_HALF = np.uint64(0x3FF0000000000000 - 0x3FE6A09E00000000)  # 1.0 less sqrt(1/2)
 
 
@@ -137,7 +149,7 @@ def _ln(x):  # type: ignore[no-untyped-def]
     )
     half_square = 0.5 * f * f
     exponent = _to_float(biased) - 1023.0
-    return exponent * 0.6931471805599453 - ((half_square - s * (half_square + r)) - f)
+    return exponent * _LN2 - ((half_square - s * (half_square + r)) - f)
 
 
 @njit(inline="always")
@@ -160,3 +172,18 @@ def _gumbel_of(words):  # type: ignore[no-untyped-def]
     for i in range(words.shape[0]):
         noise[i] = _gumbel_of_word(words[i])
     return noise
+
+
+@njit(cache=True, error_model="numpy")
+def _argmax_under_bound(logits, words, start):  # type: ignore[no-untyped-def]
+    """-ln U >= 1 - U >= 2^e, so the noise is at most -e ln 2 where e is the exponent of 1 - U."""
+    best = start
+    best_score = np.float64(logits[start]) + _gumbel_of_word(words[start])
+    for token in range(logits.shape[0]):
+        rest = 1.0 - (_to_float(np.uint64(words[token])) + 0.5) * 2.0**-32
+        exponent = _to_float(np.float64(rest).view(np.uint64) >> _MANTISSA_BITS) - 1023.0
+        if logits[token] - exponent * _LN2 + _ROUNDING >= best_score:
+            score = np.float64(logits[token]) + _gumbel_of_word(words[token])
+            if score > best_score or (score == best_score and token < best):
+                best, best_score = token, score
+    return best

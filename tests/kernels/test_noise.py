@@ -10,6 +10,7 @@ from canopy_kernels.noise import (
     DRAFT,
     TARGET,
     gumbel,
+    gumbel_argmax,
     gumbel_reference,
     gumbel_row,
     philox_reference,
@@ -84,3 +85,25 @@ def test_noise_follows_the_gumbel_law():
     law = np.exp(-np.exp(-noise))
     distance = np.abs(law - (np.arange(len(noise)) + 0.5) / len(noise)).max()
     assert distance < 1.95 / np.sqrt(len(noise))  # Kolmogorov-Smirnov, 0.1 %
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=SEEDS,
+    position=POSITIONS,
+    vocab_size=st.integers(1, 5000),
+    scale=st.sampled_from([0.0, 0.5, 4.0, 1e6]),
+)
+def test_the_bounded_argmax_finds_the_argmax(seed, position, vocab_size, scale):
+    logits = np.random.default_rng(vocab_size).normal(0, 1, vocab_size) * scale
+    logits[1::7] = -np.inf
+    logits = logits.astype(np.float32)
+    expected = np.argmax(logits.astype(np.float64) + gumbel_row(seed, position, vocab_size))
+    assert gumbel_argmax(logits, seed, position) == expected
+
+
+def test_the_bounded_argmax_draws_by_softmax():
+    logits = np.log(np.array([0.1, 0.2, 0.3, 0.4], np.float32))
+    counts = np.bincount([gumbel_argmax(logits, seed, 7) for seed in range(8000)], minlength=4)
+    expected = 8000 * np.exp(logits.astype(np.float64))
+    assert np.sum((counts - expected) ** 2 / expected) < 21.1  # 3 degrees of freedom, 1e-4

@@ -16,7 +16,7 @@ from canopy.acceptance.distribution import Distribution, greedy_token, target_di
 from canopy.acceptance.rejection import decide_token
 from canopy.sampling import Acceptance, SamplingParams
 from canopy.tree import DraftTree, ProposalRow
-from canopy_kernels.noise import gumbel, gumbel_row
+from canopy_kernels.noise import gumbel, gumbel_argmax
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,6 @@ def noisy_argmax(target: Distribution, vocab_size: int, seed: int, position: int
     It is a function of target, seed and position alone; coupled and target_only share it.
     """
     if len(target.token_ids) == vocab_size:
-        noise = gumbel_row(seed, position, vocab_size)
-    else:
-        noise = gumbel(seed, position, target.token_ids)
+        return gumbel_argmax(target.logits, seed, position)
+    noise = gumbel(seed, position, target.token_ids)
     return int(target.token_ids[np.argmax(target.logits.astype(np.float64) + noise)])
