@@ -1,0 +1,5 @@
+"""Benchmarks behind one door: `python -m bench NAME`, see bench/registry.py for the list.
+
+A benchmark measures and reports; it never asserts a time. Everything it prints and writes comes
+from one `Result`: named lists of flat records (the tables), and flat `figures`.
+"""
