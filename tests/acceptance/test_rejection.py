@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from canopy.acceptance import accept, draft_noise, draw_children, slot_log_probs
 from canopy.acceptance.branching import outcomes
+from canopy.acceptance.chance import accept_noise
 from canopy.acceptance.rejection import decide_token, row_probs
 from canopy.sampling import Acceptance, SamplingParams
 from canopy.tree import DraftTree, ProposalRow
@@ -168,3 +169,32 @@ def test_sampled_rounds_follow_the_target(acceptance):
     assert followed
     for token in followed:
         assert chi_square(second[token], law((token,))) < CHI_SQUARE_LIMIT[5]
+
+
+@pytest.mark.parametrize("acceptance", [Acceptance.REJECTION, Acceptance.COUPLED])
+def test_a_token_without_a_tree_follows_the_same_law(acceptance):
+    """The first token after the prompt, and every token of plain decoding."""
+    anchor, counts = DraftTree.of_anchor(0), np.zeros(VOCAB_SIZE)
+    for seed in range(3000):
+        params = SamplingParams(temperature=1.0, seed=seed, acceptance=acceptance)
+        verdict = accept(anchor, [ProposalRow.empty()], toy_logits(())[None], params, 11, 0)
+        assert verdict.path == []
+        counts[verdict.bonus] += 1
+    weights = np.exp(toy_logits(()).astype(np.float64))
+    assert chi_square(counts, weights / weights.sum()) < CHI_SQUARE_LIMIT[5]
+
+
+def test_draft_noise_must_not_be_accept_noise():
+    """The same draws and tests from one stream are biased, from disjoint streams they are not."""
+    weights = np.exp(toy_logits(()).astype(np.float64))
+    target, row = weights / weights.sum(), toy_row(())
+
+    def statistic(noise_of_draft):
+        counts = np.zeros(VOCAB_SIZE)
+        for seed in range(3000):
+            children = draw_children(row, 1, noise_of_draft(seed)).tolist()
+            counts[decide_token(target, children, row, accept_noise(seed, 4))] += 1
+        return chi_square(counts, target)
+
+    assert statistic(lambda seed: accept_noise(seed, 4)) > 10 * CHI_SQUARE_LIMIT[5]
+    assert statistic(lambda seed: draft_noise(seed, 4, 0)) < CHI_SQUARE_LIMIT[5]
