@@ -1,0 +1,41 @@
+"""The key and value tensors of a paged cache.
+
+Slot = block id * block_size + offset; which slots belong to whom is the block manager's matter.
+"""
+
+import torch
+
+
+class KVCache:
+    """`keys` and `values`: [num_layers, num_slots, num_kv_heads, head_dim], zero at first."""
+
+    def __init__(
+        self,
+        num_layers: int,
+        num_blocks: int,
+        block_size: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: str,
+    ) -> None:
+        self.block_size = block_size
+        self.num_blocks = num_blocks
+        shape = (num_layers, num_blocks * block_size, num_kv_heads, head_dim)
+        self.keys = torch.zeros(shape, dtype=dtype, device=device)
+        self.values = torch.zeros(shape, dtype=dtype, device=device)
+
+    def write(
+        self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+    ) -> None:
+        """Store the rows of a step. slots: int64 [T]; keys, values: [T, num_kv_heads, head_dim]."""
+        self.keys[layer].index_copy_(0, slots, keys)
+        self.values[layer].index_copy_(0, slots, values)
+
+    def move(self, sources: torch.Tensor, destinations: torch.Tensor) -> None:
+        """Copy slots to other slots in all layers. int64 [n] each, destinations distinct.
+
+        Sources are read before any destination is written, so the two sets may overlap.
+        """
+        for tensor in (self.keys, self.values):
+            tensor.index_copy_(1, destinations, tensor.index_select(1, sources))
