@@ -8,42 +8,29 @@ import pytest
 from canopy.acceptance.branching import outcomes
 from canopy.acceptance.linter import Round, toy_conditional
 from canopy.acceptance.rejection import row_probs
-from canopy.sampling import Acceptance
+from canopy.policy import PolicySettings, select, widths
+from canopy.sampling import Acceptance, PolicyName
 
 TOLERANCE = 1e-12
 SEEDS = range(3)
 
 
 @dataclass(frozen=True)
-class Threshold:
-    """Keep the branches whose joint probability reaches a threshold."""
-
-    width: int
-    threshold: float
+class TwoSlots:
+    """Drafts two slots a node; which of them are verified is up to the subclass."""
 
     def widths(self, depth, path_log_probs, entropies):
-        return np.where(path_log_probs >= np.log(self.threshold), self.width, 0)
-
-    def select(self, parents, log_probs, entropies):
-        kept = [0]
-        paths = np.zeros(len(parents))
-        for node in range(1, len(parents)):
-            paths[node] = paths[parents[node]] + log_probs[node]
-            if parents[node] in kept and paths[node] >= np.log(self.threshold):
-                kept.append(node)
-        return np.array(kept[1:], np.int64)
+        return np.full(len(path_log_probs), 2)
 
 
-@dataclass(frozen=True)
-class SkipsASibling(Threshold):
+class SkipsASibling(TwoSlots):
     """Drops the first child of the anchor, whatever it is, and keeps the second."""
 
     def select(self, parents, log_probs, entropies):
         return np.flatnonzero(parents == 0)[1:]
 
 
-@dataclass(frozen=True)
-class DropsUncertain(Threshold):
+class DropsUncertain(TwoSlots):
     """Drops a drafted node because of its own next-token entropy, which its token decides."""
 
     def select(self, parents, log_probs, entropies):
@@ -69,42 +56,67 @@ def test_the_enumeration_covers_all_outcomes_once():
     assert law == {(0, None): 0.25, (2, False): 0.5625, (2, True): 0.1875}
 
 
-SHAPES = {
-    "no tree": (Threshold(0, 0.5), 2),
-    "chain": (Threshold(1, 1e-9), 3),
-    "bushy": (Threshold(2, 1e-9), 2),
-    "threshold": (Threshold(2, 0.25), 2),
-    "deep threshold": (Threshold(2, 0.3), 3),
-    "every token": (Threshold(3, 1e-9), 1),
+@dataclass(frozen=True)
+class Policy:
+    """A policy of canopy.policy with its settings."""
+
+    settings: PolicySettings
+
+    def widths(self, depth, path_log_probs, entropies):
+        return widths(self.settings, depth, path_log_probs, entropies)
+
+    def select(self, parents, log_probs, entropies):
+        return select(self.settings, parents, log_probs, entropies)
+
+
+def settings(name, node_budget, max_depth, max_branch=2, threshold=0.2):
+    return PolicySettings(name, node_budget, max_depth, max_branch, threshold)
+
+
+POLICIES = {
+    "off": settings(PolicyName.OFF, 4, 2),
+    "chain": settings(PolicyName.CHAIN, 3, 3),
+    "uniform": settings(PolicyName.UNIFORM, 6, 2),
+    "uniform cut by the budget": settings(PolicyName.UNIFORM, 3, 2),
+    "uniform, every token": settings(PolicyName.UNIFORM, 3, 1, max_branch=3),
+    "threshold": settings(PolicyName.THRESHOLD, 6, 2),
+    "deep threshold": settings(PolicyName.THRESHOLD, 8, 3, threshold=0.3),
+    "topn": settings(PolicyName.TOPN, 3, 2),
+    "topn of 2": settings(PolicyName.TOPN, 2, 2),
 }
 
 
 @pytest.mark.parametrize("acceptance", Acceptance)
-@pytest.mark.parametrize("shape", SHAPES)
-def test_the_law_is_the_targets(shape, acceptance):
-    policy, max_depth = SHAPES[shape]
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_keeps_the_law_in_every_mode(policy, acceptance):
     for seed in SEEDS:
-        assert lint(policy, acceptance, seed, max_depth).error() <= TOLERANCE
+        shape = Policy(POLICIES[policy])
+        assert lint(shape, acceptance, seed, shape.settings.max_depth).error() <= TOLERANCE
+
+
+def test_every_policy_of_the_service_is_linted():
+    assert {policy.name for policy in POLICIES.values()} == set(PolicyName)
 
 
 def worst(shape, acceptance=Acceptance.REJECTION, **parts):
     return max(replace(lint(shape, acceptance, seed), **parts).error() for seed in SEEDS)
 
 
-def test_a_policy_that_reads_the_drawn_token_is_caught():
-    assert worst(SHAPES["threshold"][0]) <= TOLERANCE
-    assert worst(SHAPES["threshold"][0], report=drawn_tokens_own) > 0.01
+@pytest.mark.parametrize("policy", ["threshold", "topn"])
+def test_a_policy_that_reads_the_drawn_token_is_caught(policy):
+    assert worst(Policy(POLICIES[policy])) <= TOLERANCE
+    assert worst(Policy(POLICIES[policy]), report=drawn_tokens_own) > 0.01
 
 
 def test_dropping_a_drawn_node_for_its_own_entropy_is_caught():
-    assert worst(DropsUncertain(2, 1e-9)) > 0.01
+    assert worst(DropsUncertain()) > 0.01
 
 
 def test_skipping_an_earlier_sibling_is_caught():
-    assert worst(SkipsASibling(2, 1e-9)) > 0.01
+    assert worst(SkipsASibling()) > 0.01
 
 
-@pytest.mark.parametrize("shape", [SkipsASibling(2, 1e-9), DropsUncertain(2, 1e-9)])
+@pytest.mark.parametrize("shape", [SkipsASibling(), DropsUncertain()])
 @pytest.mark.parametrize("acceptance", [mode for mode in Acceptance if not mode.draws_children])
 def test_the_other_modes_allow_any_shape(shape, acceptance):
     assert worst(shape, acceptance) <= TOLERANCE
@@ -118,4 +130,4 @@ def test_a_residual_that_keeps_the_rejected_mass_is_caught():
                 return token
         return chance.draws(target_weights, len(children))
 
-    assert worst(SHAPES["chain"][0], decide=decide_by_wrong_residual) > 0.01
+    assert worst(Policy(POLICIES["chain"]), decide=decide_by_wrong_residual) > 0.01
