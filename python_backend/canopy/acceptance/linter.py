@@ -14,7 +14,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Protocol
 
 import numpy as np
@@ -209,7 +209,7 @@ class _Growth:
         )
 
 
-@cache
+@lru_cache(maxsize=1 << 12)
 def _row_and_entropy(draft: Conditional, prefix: Prefix) -> tuple[ProposalRow, float]:
     probs = draft(prefix)
     token_ids = np.flatnonzero(probs).astype(np.int32)
