@@ -1,8 +1,9 @@
 """The tokenizer of a GGUF file as Hugging Face tokenizer files.
 
 Byte-level BPE out of the file's tokens and merges. Digits are split one by one before the
-GPT-2 expression splits the rest, as llama.cpp does for its pre-tokenizer named "smollm". A byte without a token of its own (in
-SmolLM2 a few control characters and bytes rare in UTF-8) is dropped, again as llama.cpp does.
+GPT-2 expression splits the rest, as llama.cpp does for its pre-tokenizer named "smollm". A byte
+without a token of its own (in SmolLM2 a few control characters and bytes rare in UTF-8) is
+dropped, again as llama.cpp does.
 """
 
 import json
