@@ -1,0 +1,48 @@
+import pytest
+
+from canopy.config import Deployment, deployment_as_tables, load_deployment, parse_deployment
+from canopy.errors import InvalidDeployment
+
+
+def test_an_empty_file_is_the_embedded_default(tmp_path):
+    path = tmp_path / "empty.toml"
+    path.write_text("")
+    assert load_deployment(path) == Deployment()
+
+
+def test_tables_and_deployment_are_inverse():
+    tables = {"tree": {"policy": "chain", "node_budget": 3}, "server": {"http_port": 9000}}
+    deployment = parse_deployment(tables)
+    assert parse_deployment(deployment_as_tables(deployment)) == deployment
+    assert (deployment.tree.policy, deployment.server.http_port) == ("chain", 9000)
+
+
+def test_whole_numbers_pass_for_floats():
+    assert parse_deployment({"limits": {"request_timeout_s": 5}}).limits.request_timeout_s == 5.0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[trees]\n", r"unknown table \[trees\]: known are target"),
+        ("[tree]\nbudget = 3\n", r"unknown key tree.budget: known are policy"),
+        ("[tree]\nnode_budget = '3'\n", "tree.node_budget must be int"),
+        ("[tree]\nnode_budget = true\n", "tree.node_budget must be int"),
+        ("[tree]\npolicy = 'guess'\n", "tree.policy = 'guess': choose one of"),
+        ("tree = 3\n", r"\[tree\] must be a table"),
+        ("[cache]\nnum_tokens = 4\n", "must hold one block"),
+        ("[server]\nhttp_port = 8001\n", "ports must differ"),
+        ("[drafter]\nsource = 'autoregressive'\n", "drafter.model is the folder"),
+        ("[target\n", "is not valid TOML"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named(tmp_path, text, message):
+    path = tmp_path / "bad.toml"
+    path.write_text(text)
+    with pytest.raises(InvalidDeployment, match=message):
+        load_deployment(path)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(InvalidDeployment, match="there is no deployment file"):
+        load_deployment(tmp_path / "none.toml")
