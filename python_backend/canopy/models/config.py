@@ -1,0 +1,185 @@
+"""The shape of a decoder, read from the `config.json` of a Hugging Face folder.
+
+One set of fields covers the Llama family; a model family is what it fixes and what it reads:
+
+    family                  q/k/v bias      o bias          mlp bias   q/k norm   window switch
+    Llama 2/3, SmolLM2      attention_bias  attention_bias  mlp_bias   no         none
+    Mistral                 no              no              no         no         sliding_window
+    Qwen2, Qwen2.5          yes             no              no         no         use_sliding_window
+    Qwen3                   attention_bias  attention_bias  no         yes        use_sliding_window
+
+Sources: the configuration classes of `transformers`, versions 4 (`rope_theta`, `rope_scaling`)
+and 5 (`rope_parameters`). A feature that is not modelled here is refused, never ignored.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from canopy.errors import InvalidDeployment
+
+ARCHITECTURES = {
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "mistral",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+}
+DEFAULT_WINDOW = 4096  # of a file that names no sliding_window
+
+
+@dataclass(frozen=True)
+class Llama3Scaling:
+    """Llama 3's stretching of the low rope frequencies."""
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_position_embeddings: int
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Everything that the layers, the cache and the parser need to know about a model."""
+
+    family: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    max_position_embeddings: int
+    rms_norm_eps: float
+    rope_theta: float
+    rope_scaling: Llama3Scaling | None
+    qkv_bias: bool
+    output_bias: bool
+    mlp_bias: bool
+    qk_norm: bool
+    tie_word_embeddings: bool
+    eos_token_ids: tuple[int, ...]
+
+    @staticmethod
+    def from_folder(folder: str | Path) -> "ModelConfig":
+        """Read `config.json` and, where there is one, `generation_config.json`.
+
+        Raises InvalidDeployment for a missing or malformed file and for anything unsupported.
+        """
+        folder = Path(folder)
+        raw = _read_json(folder / "config.json")
+        generation = folder / "generation_config.json"
+        sources = [raw, _read_json(generation)] if generation.exists() else [raw]
+        try:
+            return _parse(raw, _eos_token_ids(sources))
+        except KeyError as error:
+            raise InvalidDeployment(f"{folder / 'config.json'} lacks {error}") from error
+        except (TypeError, ValueError) as error:
+            raise InvalidDeployment(f"{folder / 'config.json'} is malformed: {error}") from error
+
+
+def _parse(raw: dict[str, Any], eos_token_ids: tuple[int, ...]) -> ModelConfig:
+    family = _family(raw)
+    _refuse_unsupported(raw, family)
+    theta, scaling = _rope(raw)
+    num_heads = int(raw["num_attention_heads"])
+    num_kv_heads = int(raw.get("num_key_value_heads") or num_heads)
+    _require(num_heads % num_kv_heads == 0, "num_key_value_heads must divide num_attention_heads")
+    configurable_bias = family in ("llama", "qwen3") and bool(raw.get("attention_bias", False))
+    return ModelConfig(
+        family=family,
+        vocab_size=int(raw["vocab_size"]),
+        hidden_size=int(raw["hidden_size"]),
+        intermediate_size=int(raw["intermediate_size"]),
+        num_layers=int(raw["num_hidden_layers"]),
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=int(raw.get("head_dim") or raw["hidden_size"] // num_heads),
+        max_position_embeddings=int(raw["max_position_embeddings"]),
+        rms_norm_eps=float(raw["rms_norm_eps"]),
+        rope_theta=theta,
+        rope_scaling=scaling,
+        qkv_bias=configurable_bias or family == "qwen2",
+        output_bias=configurable_bias,
+        mlp_bias=family == "llama" and bool(raw.get("mlp_bias", False)),
+        qk_norm=family == "qwen3",
+        tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
+        eos_token_ids=eos_token_ids,
+    )
+
+
+def _family(raw: dict[str, Any]) -> str:
+    known = ", ".join(ARCHITECTURES)
+    named = raw.get("architectures") or []
+    for architecture in named:
+        _require(architecture in ARCHITECTURES, f"{architecture} is not one of {known}")
+    family = ARCHITECTURES[named[0]] if named else raw.get("model_type")
+    _require(
+        family in ARCHITECTURES.values(), f"model_type {family!r} is of no supported model: {known}"
+    )
+    return str(family)
+
+
+def _refuse_unsupported(raw: dict[str, Any], family: str) -> None:
+    activation = raw.get("hidden_act", "silu")
+    _require(activation == "silu", f"hidden_act {activation!r} is not supported, only silu")
+    _require("quantization_config" not in raw, "quantised checkpoints are not supported")
+    _require(
+        not _window_in_use(raw, family),
+        f"a sliding window ({raw.get('sliding_window', DEFAULT_WINDOW)} tokens) is not supported",
+    )
+
+
+def _window_in_use(raw: dict[str, Any], family: str) -> bool:
+    window = raw.get("sliding_window", DEFAULT_WINDOW)
+    if family == "llama" or window is None or window >= raw["max_position_embeddings"]:
+        return False
+    if family == "mistral":
+        return True
+    if not raw.get("use_sliding_window", False):
+        return False
+    if layer_types := raw.get("layer_types"):
+        return "sliding_attention" in layer_types
+    return bool(raw.get("max_window_layers", 0) < raw["num_hidden_layers"])
+
+
+def _rope(raw: dict[str, Any]) -> tuple[float, Llama3Scaling | None]:
+    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    theta = float(rope.get("rope_theta", raw.get("rope_theta", 10000.0)))
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    rotated = rope.get("partial_rotary_factor", raw.get("partial_rotary_factor", 1.0))
+    _require(rotated == 1.0, "partial rope (partial_rotary_factor) is not supported")
+    _require(kind in ("default", "llama3"), f"rope type {kind!r} is not supported: default, llama3")
+    if kind == "default":
+        return theta, None
+    return theta, Llama3Scaling(
+        factor=float(rope["factor"]),
+        low_freq_factor=float(rope["low_freq_factor"]),
+        high_freq_factor=float(rope["high_freq_factor"]),
+        original_max_position_embeddings=int(rope["original_max_position_embeddings"]),
+    )
+
+
+def _eos_token_ids(sources: list[dict[str, Any]]) -> tuple[int, ...]:
+    """Every end-of-sequence id that any of the files names, ascending."""
+    ids: list[int] = []
+    for source in sources:
+        named = source.get("eos_token_id")
+        ids += named if isinstance(named, list) else [] if named is None else [named]
+    return tuple(sorted(set(ids)))
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidDeployment(f"cannot read {path}: {error}") from error
+    if not isinstance(content, dict):
+        raise InvalidDeployment(f"{path} does not hold a JSON object")
+    return content
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise InvalidDeployment(message)
