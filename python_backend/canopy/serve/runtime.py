@@ -1,0 +1,163 @@
+"""What the Triton server's process needs around it: its binary, Python stub, environment, memory.
+
+The server comes out of the pytriton wheel. Its Python backend wants the stub of the running
+Python beside it, so every run gets a backend directory of symlinks; the wheel stays untouched.
+"""
+
+import importlib.util
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from canopy.config import (
+    DEPLOYMENT_VARIABLE,
+    Deployment,
+    ServerConfig,
+    deployment_as_tables,
+)
+from canopy.errors import CanopyError
+
+SHARED_MEMORY = Path("/dev/shm")
+MODEL_REPOSITORY = Path(__file__).parents[3] / "model_repository"
+STAGES = ("draft", "tree_builder", "verifier")
+ENTRY = "canopy"
+
+# One thread each and no spinning: the models' processes share the cores, and a stage takes the
+# threads that its deployment grants by itself.
+THREAD_VARIABLES = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OMP_WAIT_POLICY": "passive",
+    "KMP_BLOCKTIME": "0",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+
+class CannotStart(CanopyError):
+    """The server cannot start, or stopped while it did; the text says what to do."""
+
+    code = "cannot_start"
+
+
+def server_folder() -> Path:
+    """The `tritonserver` folder of the installed wheel; raises CannotStart without one."""
+    spec = importlib.util.find_spec("pytriton")
+    if spec is None or spec.origin is None:
+        raise CannotStart("nvidia-pytriton, which carries the server, is not installed")
+    return Path(spec.origin).parent / "tritonserver"
+
+
+def make_backend_directory(folder: Path) -> Path:
+    """Link the wheel's Python backend and the stub of this Python under `folder`."""
+    wheel = server_folder()
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    stub = wheel / "python_backend_stubs" / version / "triton_python_backend_stub"
+    if not stub.is_file():
+        known = sorted(path.name for path in (wheel / "python_backend_stubs").iterdir())
+        raise CannotStart(f"the server has no stub for Python {version}, only for {known}")
+    _require_libraries(stub, version)
+    python = folder / "backends" / "python"
+    python.mkdir(parents=True)
+    for part in (stub, *(wheel / "backends" / "python").iterdir()):
+        if part.name != "__pycache__":
+            (python / part.name).symlink_to(part)
+    return python.parent
+
+
+def _require_libraries(stub: Path, version: str) -> None:
+    """The stub without arguments only complains, unless the loader cannot even start it."""
+    tried = subprocess.run([str(stub)], capture_output=True, text=True, check=False)
+    if "error while loading shared libraries" in tried.stderr:
+        raise CannotStart(
+            f"the server's Python stub does not start: {tried.stderr.strip()}\n"
+            f"On Debian or Ubuntu: apt-get install libpython{version}"
+        )
+
+
+def server_environment(deployment_path: Path) -> dict[str, str]:
+    """The stub takes packages from the first `python3` in PATH, which must be this one."""
+    binaries = Path(sys.prefix) / "bin"
+    return {
+        **os.environ,
+        **THREAD_VARIABLES,
+        "PATH": f"{binaries}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        DEPLOYMENT_VARIABLE: str(deployment_path),
+    }
+
+
+def server_command(server: ServerConfig, repository: Path, backends: Path) -> list[str]:
+    """The command line of the server in explicit mode, with the pipeline's models loaded."""
+    addresses = {"http": server.http_port, "grpc": server.grpc_port, "metrics": server.metrics_port}
+    backend = {
+        "shm-region-prefix-name": shared_memory_prefix(server),
+        "shm-default-byte-size": server.shared_memory_mb << 20,
+        "shm-growth-byte-size": server.shared_memory_mb << 20,
+    }
+    return [
+        str(server_folder() / "bin" / "tritonserver"),
+        f"--model-repository={repository}",
+        f"--backend-directory={backends}",
+        "--model-control-mode=explicit",
+        *(f"--load-model={name}" for name in (*STAGES, ENTRY)),
+        *(f"--{name}-address={server.host}" for name in addresses),
+        *(f"--{name}-port={port}" for name, port in addresses.items()),
+        *(f"--backend-config=python,{key}={value}" for key, value in backend.items()),
+        "--exit-timeout-secs=5",
+    ]
+
+
+def shared_memory_prefix(server: ServerConfig) -> str:
+    """Unique on a machine, since no two live servers share a port."""
+    return f"canopy-{server.grpc_port}-"
+
+
+def clean_shared_memory(server: ServerConfig) -> None:
+    """Remove the regions that a server on this port left behind."""
+    for region in SHARED_MEMORY.glob(f"{shared_memory_prefix(server)}*"):
+        region.unlink(missing_ok=True)
+
+
+def write_deployment(deployment: Deployment, path: Path) -> None:
+    """Write `deployment` as a deployment file; every value is a scalar."""
+    lines = []
+    for table, values in deployment_as_tables(deployment).items():
+        lines += [f"[{table}]", *(f"{k} = {json.dumps(v)}" for k, v in values.items()), ""]
+    path.write_text("\n".join(lines), encoding="utf-8")
+
+
+def require_free_ports(server: ServerConfig) -> None:
+    """Raises CannotStart naming the port that is taken."""
+    for name in ("http_port", "grpc_port", "metrics_port"):
+        port = getattr(server, name)
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind((server.host, port))
+            except OSError as error:
+                raise CannotStart(
+                    f"{server.host}:{port} cannot be used ({error.strerror}): stop what listens "
+                    f"there, or set server.{name} in the deployment"
+                ) from error
+
+
+def with_free_ports(deployment: Deployment) -> Deployment:
+    """The same deployment on three ports that are free now."""
+    listeners = [socket.create_server((deployment.server.host, 0)) for _ in range(3)]
+    http, grpc, metrics = (listener.getsockname()[1] for listener in listeners)
+    for listener in listeners:
+        listener.close()
+    server = replace(deployment.server, http_port=http, grpc_port=grpc, metrics_port=metrics)
+    return replace(deployment, server=server)
+
+
+def fresh_folder(path: Path) -> Path:
+    """An empty folder at `path`."""
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
+    return path
