@@ -51,7 +51,8 @@ class PolicySettings:
     @property
     def reach(self) -> int:
         """Deepest level that a node can stand on; 0 = nothing is drafted."""
-        return 0 if self.name is PolicyName.OFF else min(self.max_depth, self.node_budget)
+        limit = 0 if self.name is PolicyName.OFF else min(self.max_depth, self.node_budget)
+        return max(limit, 0)
 
     @property
     def is_breadth_first(self) -> bool:
@@ -74,10 +75,11 @@ def widths(
     """
     if depth >= settings.reach:
         return np.zeros(len(path_log_probs), np.int64)
-    slack = np.asarray(path_log_probs, np.float64) - settings.least_log_prob
+    if settings.name is not PolicyName.THRESHOLD:
+        return np.full(len(path_log_probs), settings.branch)
     # The margin keeps a slot that reaches the threshold but for rounding.
-    above = np.exp(np.minimum(slack, math.log(settings.branch + 1))) + 1e-6
-    return np.clip(above.astype(np.int64), 0, settings.branch)
+    room = np.exp(np.asarray(path_log_probs, np.float64)) / settings.threshold + 1e-6
+    return np.minimum(room, settings.branch).astype(np.int64)
 
 
 def select(

@@ -39,3 +39,9 @@ class Proposal:
     log_probs: np.ndarray  # float32 [num_nodes + 1], at most 0
     entropies: np.ndarray  # float32 [num_nodes + 1], bits
     rows: list[ProposalRow]  # one per node, the anchor included
+
+    @staticmethod
+    def of_anchor(token_id: int) -> "Proposal":
+        """The proposal that offers nothing."""
+        zero = np.zeros(1, np.float32)
+        return Proposal(DraftTree.of_anchor(token_id), zero, zero, [ProposalRow.empty()])

@@ -1,0 +1,96 @@
+"""The draft stage: knows every sequence's tokens, and asks the deployment's source for trees."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+from canopy.config import Deployment, DrafterConfig, TreeConfig
+from canopy.errors import StageFailed
+from canopy.messages import DraftReply, DraftRequest
+from canopy.policy import PolicySettings
+from canopy.stages.changes import started_sequences
+from canopy.stages.proposals import pack_proposals
+from canopy.stages.sources.lookup import LookupSource
+from canopy.stages.sources.source import DraftSequence, DraftTask, NoSource, ProposalSource
+from canopy.tree import Proposal
+from canopy.tree.forest import split_ragged
+
+logger = logging.getLogger(__name__)
+
+
+class DrafterStage:
+    """`stages.protocol.Drafter` over one source.
+
+    A sequence that the source cannot serve brings its anchor alone this turn, and is counted in
+    `num_failed_proposals`; the others are not touched by it.
+    """
+
+    def __init__(self, source: ProposalSource, drafter: DrafterConfig, tree: TreeConfig) -> None:
+        self._source = source
+        self._max_nodes = drafter.max_nodes
+        self._tree = tree
+        self._sequences: dict[int, DraftSequence] = {}
+        self.num_failed_proposals = 0
+
+    def draft(self, request: DraftRequest) -> DraftReply:
+        """Apply the changes, then propose. Raises StageFailed for an unknown sequence."""
+        self._apply_changes(request)
+        tasks = [
+            self._task(int(sequence_id), int(max_depth))
+            for sequence_id, max_depth in zip(request.sequence_ids, request.max_depths, strict=True)
+        ]
+        return pack_proposals(self._propose(tasks))
+
+    def _apply_changes(self, request: DraftRequest) -> None:
+        for sequence_id in request.finished_ids:
+            self._finish(int(sequence_id))
+        for started in started_sequences(request):
+            self._finish(started.sequence_id)
+            self._sequences[started.sequence_id] = DraftSequence(
+                started.sequence_id, started.token_ids.tolist(), started.params
+            )
+        grown = split_ragged(request.updated_token_ids, request.updated_lengths)
+        for sequence_id, token_ids in zip(request.updated_ids, grown, strict=True):
+            self._known(int(sequence_id)).token_ids.extend(token_ids.tolist())
+
+    def _finish(self, sequence_id: int) -> None:
+        self._sequences.pop(sequence_id, None)
+        self._source.finish(sequence_id)
+
+    def _known(self, sequence_id: int) -> DraftSequence:
+        if sequence_id not in self._sequences:
+            raise StageFailed("draft", f"sequence {sequence_id} is unknown: start it again")
+        return self._sequences[sequence_id]
+
+    def _task(self, sequence_id: int, max_depth: int) -> DraftTask:
+        sequence = self._known(sequence_id)
+        params = sequence.params
+        budget = min(params.node_budget, self._max_nodes)
+        settings = PolicySettings.of_request(params.policy, budget, self._tree)
+        return DraftTask(sequence, replace(settings, max_depth=min(settings.max_depth, max_depth)))
+
+    def _propose(self, tasks: Sequence[DraftTask]) -> list[Proposal]:
+        try:
+            return self._source.propose(tasks)
+        except Exception:
+            logger.exception("a proposal failed: the sequences of this turn are drafted one by one")
+            return [self._propose_alone(task) for task in tasks]
+
+    def _propose_alone(self, task: DraftTask) -> Proposal:
+        try:
+            return self._source.propose([task])[0]
+        except Exception:
+            self.num_failed_proposals += 1
+            return Proposal.of_anchor(task.sequence.token_ids[-1])
+
+
+def make_drafter(deployment: Deployment) -> DrafterStage:
+    """The draft stage of a deployment. Raises InvalidDeployment for an unusable drafter."""
+    return DrafterStage(_make_source(deployment), deployment.drafter, deployment.tree)
+
+
+def _make_source(deployment: Deployment) -> ProposalSource:
+    drafter = deployment.drafter
+    if drafter.source == "lookup":
+        return LookupSource(drafter.min_match, drafter.max_match)
+    return NoSource()

@@ -1,0 +1,147 @@
+"""Lookup: what the sequence repeats is proposed, and the index is what a rescan would find."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from canopy.policy import PolicySettings
+from canopy.sampling import PolicyName, SamplingParams
+from canopy.stages.sources.lookup import LookupSource, estimate
+from canopy.stages.sources.source import DraftSequence, DraftTask
+from canopy.stages.sources.suffix_index import SuffixIndex
+
+MAX_MATCH = 4
+tokens = st.lists(st.integers(0, 3), min_size=1, max_size=40)
+policies = st.sampled_from([p for p in PolicyName if p is not PolicyName.OFF])
+
+
+def task_of(token_ids, policy=PolicyName.TOPN, budget=8, max_depth=6, max_branch=4, stops=()):
+    sequence = DraftSequence(1, list(token_ids), SamplingParams(stop_token_ids=stops))
+    return DraftTask(sequence, PolicySettings(policy, budget, max_depth, max_branch, 0.05))
+
+
+def proposal_of(token_ids, **options):
+    [proposal] = LookupSource(1, MAX_MATCH).propose([task_of(token_ids, **options)])
+    return proposal
+
+
+def paths(tree):
+    return [tuple(tree.token_ids[tree.path(node)]) for node in range(tree.num_nodes + 1)]
+
+
+def rescanned_followers(token_ids, suffix):
+    """The definition of SuffixIndex.followers, by looking at every position."""
+    found = []
+    for length in range(min(len(suffix), MAX_MATCH), 0, -1):
+        gram = suffix[-length:]
+        ends = range(length, len(token_ids))
+        followers = [token_ids[end] for end in ends if token_ids[end - length : end] == gram]
+        if followers:
+            found.append((length, followers))
+    return found
+
+
+@given(st.lists(tokens, min_size=1, max_size=4), st.lists(st.integers(0, 3), max_size=5))
+def test_the_index_finds_what_a_rescan_finds(parts, path):
+    index = SuffixIndex(MAX_MATCH)
+    for part in parts:
+        index.extend(part)
+    whole = [token for part in parts for token in part]
+    suffix = index.suffix(path)
+    assert suffix == (whole + path)[-MAX_MATCH:]
+    assert list(index.followers(suffix)) == rescanned_followers(whole, suffix)
+
+
+@given(tokens, tokens, policies)
+def test_growing_with_the_sequence_equals_starting_late(prompt, answer, policy):
+    source, task = LookupSource(1, MAX_MATCH), task_of(prompt, policy)
+    for token in answer:
+        source.propose([task])
+        task.sequence.token_ids.append(token)
+    [grown] = source.propose([task])
+    late = proposal_of(prompt + answer, policy=policy)
+    assert paths(grown.tree) == paths(late.tree)
+    np.testing.assert_array_equal(grown.log_probs, late.log_probs)
+
+
+@given(tokens, policies, st.integers(0, 9), st.integers(0, 4), st.integers(1, 3))
+def test_proposals_keep_to_the_policy_and_siblings_differ(seq, policy, budget, depth, branch):
+    proposal = proposal_of(seq, policy=policy, budget=budget, max_depth=depth, max_branch=branch)
+    tree = proposal.tree
+    assert tree.token_ids[0] == seq[-1]
+    assert tree.num_nodes <= budget
+    assert tree.depths.max() <= depth
+    assert max(map(len, tree.children)) <= branch
+    assert len(set(paths(tree))) == tree.num_nodes + 1
+    assert all(row.is_empty for row in proposal.rows)
+    assert (proposal.log_probs <= 0).all()
+
+
+@given(tokens, st.sets(st.integers(0, 3), max_size=3))
+def test_no_node_stands_under_a_stop_token(seq, stops):
+    tree = proposal_of(seq, budget=16, stops=tuple(stops)).tree
+    inner = {int(tree.token_ids[parent]) for parent in tree.parents[1:] if parent > 0}
+    assert not inner & stops
+
+
+def test_a_stop_token_of_the_prompt_does_not_end_the_answer():
+    assert paths(proposal_of([9, 5, 9], policy=PolicyName.CHAIN, stops=(9,)).tree)[1:] == [
+        (5,),
+        (5, 9),
+    ]
+
+
+def test_a_repeated_span_is_proposed_to_its_end():
+    span = [11, 12, 13, 14, 15, 16]
+    tree = proposal_of([*span, 7, 8, *span[:2]], policy=PolicyName.CHAIN, budget=4).tree
+    assert list(tree.token_ids[1:]) == span[2:]
+
+
+def test_several_continuations_share_one_tree():
+    tree = proposal_of([1, 2, 3, 4, 0, 1, 2, 5, 6, 0, 1, 2], budget=8).tree
+    assert {(3,), (3, 4), (5,), (5, 6)} <= set(paths(tree))
+
+
+def test_a_deep_node_falls_back_to_a_shorter_match():
+    tree = proposal_of([1, 2, 3, 0, 7, 8, 1, 9, 7, 8], budget=16).tree
+    assert (1, 2, 3) in paths(tree)
+
+
+def test_recent_and_frequent_continuations_rank_first():
+    assert list(proposal_of([1, 2, 1, 3, 1], max_depth=1).tree.token_ids[1:]) == [3, 2]
+    frequent = [1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 3, 0, 1]
+    assert list(proposal_of(frequent, max_depth=1).tree.token_ids[1:]) == [2, 3]
+
+
+def test_the_longest_match_outranks_a_shorter_one():
+    seq = [5, 1, 2, 0, 4, 1, 3, 0, 4, 1, 3, 0, 5, 1]
+    assert list(proposal_of(seq, max_depth=1).tree.token_ids[1:]) == [2, 3]
+
+
+def test_matches_shorter_than_allowed_are_left_out():
+    [proposal] = LookupSource(2, MAX_MATCH).propose([task_of([1, 2, 9, 1])])
+    assert proposal.tree.num_nodes == 0
+
+
+@given(st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=60), min_size=1, max_size=8))
+def test_estimates_are_a_distribution_with_something_left_over(followers):
+    matches = list(zip(range(len(followers), 0, -1), followers, strict=True))
+    estimates = estimate(matches, 1)
+    assert sum(estimates.values()) < 1.0
+    assert min(estimates.values()) > 0.0
+
+
+def test_a_finished_sequence_leaves_nothing_behind():
+    source, task = LookupSource(1, MAX_MATCH), task_of([1, 2, 3, 1, 2])
+    source.propose([task])
+    source.finish(1)
+    source.finish(1)
+    fresh = task_of([4, 5, 4])
+    [proposal] = source.propose([fresh])
+    assert paths(proposal.tree)[1] == (5,)
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_a_sequence_without_a_past_brings_its_anchor_alone(length):
+    assert proposal_of(range(length)).tree.num_nodes == 0
