@@ -123,6 +123,7 @@ class Status(IntEnum):
     PREFILLING = 1  # part of the prompt was computed, or it waits for its share of the step
     PREEMPTED = 2  # its blocks were taken back: start it again later
     UNKNOWN = 3  # the verifier does not know the id: start it again now
+    FAILED = 4  # no token can be chosen for it (logits are not numbers): it cannot go on
 
 
 class Finish(IntEnum):

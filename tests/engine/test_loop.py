@@ -158,6 +158,16 @@ def test_a_sequence_that_the_verifier_forgot_is_started_again():
     assert sink.text == expected(PROMPTS[0])
 
 
+def test_a_sequence_that_cannot_go_on_fails_alone():
+    pipeline = Pipeline()
+    sinks = [pipeline.submit(prompt, stream=True) for prompt in PROMPTS[:2]]
+    pipeline.engine.turn()
+    pipeline.verifier.spoil_next.add(max(pipeline.verifier.known))
+    pipeline.run()
+    assert sinks[0].text == expected(PROMPTS[0])
+    assert "no usable next-token scores" in str(sinks[1].error)
+
+
 def test_a_failing_verifier_is_restarted_and_no_stream_breaks():
     pipeline = Pipeline()
     sinks = [pipeline.submit(prompt, stream=True) for prompt in PROMPTS]

@@ -105,6 +105,7 @@ class ToyVerifier:
         self.num_blocks = num_blocks
         self.fail_next = 0
         self.preempt_next: set[int] = set()
+        self.spoil_next: set[int] = set()
         self.forget_next: set[int] = set()
 
     @property
@@ -146,6 +147,8 @@ class ToyVerifier:
             self.preempt_next.remove(sequence_id)
             del self.known[sequence_id]
             return Status.PREEMPTED, Finish.NONE, []
+        if sequence_id in self.spoil_next:
+            return Status.FAILED, Finish.NONE, []
         return self._decode(sequence_id, tree)
 
     def _decode(self, sequence_id: int, tree: DraftTree) -> tuple[Status, Finish, list[int]]:

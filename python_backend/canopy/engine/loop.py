@@ -184,6 +184,9 @@ class Engine:
                 self._emit(sequence, emitted[index].tolist(), Finish(int(reply.finish[index])))
             elif status is Status.PREEMPTED:
                 self._preempt(sequence)
+            elif status is Status.FAILED:
+                self.metrics.num_failed += 1
+                self._end(sequence, CanopyError("the target gave no usable next-token scores"))
             elif status is Status.UNKNOWN:
                 self._verifier_ledger.forget(sequence.id)
                 sequence.is_prefilled = False
