@@ -1,0 +1,182 @@
+"""Who owns which block of a paged KV cache.
+
+    a sequence's slots    |<- committed ->|<- reserved: scratch ->|
+    its blocks            [shared or own, full] ... [own, filling] [scratch] ...
+
+Committed tokens never change, so a full committed block may serve every sequence that begins with
+the same tokens. A block is found by the digest of all tokens up to its end; it keeps that digest
+when it is freed, until it is handed out again, least recently freed first.
+"""
+
+import hashlib
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+_NO_DIGEST = b""
+# 128 bits of a cryptographic hash: two different prefixes do not meet.
+_DIGEST_BYTES = 16
+
+
+def _digest(before: bytes, token_ids: Sequence[int]) -> bytes:
+    """The digest of a block: `before` is that of the block in front of it."""
+    tokens = np.asarray(token_ids, np.int32).tobytes()
+    return hashlib.blake2b(before + tokens, digest_size=_DIGEST_BYTES).digest()
+
+
+@dataclass
+class _Holding:
+    """The blocks of one sequence."""
+
+    block_ids: list[int] = field(default_factory=list)
+    num_full: int = 0  # committed blocks without a gap
+    digest: bytes = _NO_DIGEST  # of the last full block
+    tail: list[int] = field(default_factory=list)  # committed tokens behind the last full block
+
+
+class BlockManager:
+    """Blocks `0 .. num_blocks - 1`, each with `block_size` slots."""
+
+    def __init__(self, num_blocks: int, block_size: int, prefix_reuse: bool) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self._prefix_reuse = prefix_reuse
+        self._holdings: dict[int, _Holding] = {}
+        self._ref_counts = [0] * num_blocks
+        self._digests = [_NO_DIGEST] * num_blocks
+        self._cached: dict[bytes, int] = {}  # digest -> the block that holds those tokens
+        self._free = OrderedDict.fromkeys(range(num_blocks))  # in the order of reuse
+
+    # One sequence
+
+    def start(self, sequence_id: int, token_ids: Sequence[int] | np.ndarray) -> int:
+        """Take up a sequence and share the cached blocks it begins with.
+
+        Returns the number of tokens committed by that, at least one less than there are: the last
+        one has to be computed for its logits. A known sequence is finished first.
+        """
+        self.finish(sequence_id)
+        holding = self._holdings[sequence_id] = _Holding()
+        num_sharable = (len(token_ids) - 1) // self.block_size if self._prefix_reuse else 0
+        for index in range(num_sharable):
+            first = index * self.block_size
+            digest = _digest(holding.digest, token_ids[first : first + self.block_size])
+            block_id = self._cached.get(digest)
+            if block_id is None:
+                break
+            self._take(block_id)
+            holding.block_ids.append(block_id)
+            holding.num_full += 1
+            holding.digest = digest
+        return self.num_committed(sequence_id)
+
+    def reserve(self, sequence_id: int, num_tokens: int) -> bool:
+        """Let the block table cover `num_tokens` tokens; False, and no change, when it cannot."""
+        block_ids = self._holdings[sequence_id].block_ids
+        num_missing = self._num_blocks_for(num_tokens) - len(block_ids)
+        if num_missing > len(self._free):
+            return False
+        for _ in range(num_missing):
+            block_ids.append(self._take_least_recently_freed())
+        return True
+
+    def commit(self, sequence_id: int, token_ids: Iterable[int]) -> None:
+        """The next slots now hold these tokens for good; blocks that they fill can be shared.
+
+        Raises ValueError, and nothing changes, for tokens beyond the reserved blocks.
+        """
+        holding = self._holdings[sequence_id]
+        tail = [*holding.tail, *map(int, token_ids)]
+        num_filled, num_left = divmod(len(tail), self.block_size)
+        if holding.num_full + num_filled + (num_left > 0) > len(holding.block_ids):
+            raise ValueError(f"sequence {sequence_id} commits tokens without a reserved block")
+        for index in range(num_filled):
+            first = index * self.block_size
+            self._fill(holding, tail[first : first + self.block_size])
+        holding.tail = tail[num_filled * self.block_size :]
+
+    def release_scratch(self, sequence_id: int) -> None:
+        """Give back the blocks without a committed token."""
+        block_ids = self._holdings[sequence_id].block_ids
+        num_kept = self._num_blocks_for(self.num_committed(sequence_id))
+        while len(block_ids) > num_kept:
+            self._release(block_ids.pop())
+
+    def finish(self, sequence_id: int) -> None:
+        """Give back everything; an unknown sequence is none of its business."""
+        holding = self._holdings.pop(sequence_id, _Holding())
+        # From the back, so that a prefix outlives what follows it.
+        for block_id in reversed(holding.block_ids):
+            self._release(block_id)
+
+    # What is known
+
+    def block_table(self, sequence_id: int) -> Sequence[int]:
+        """The sequence's block ids, by logical position. Raises KeyError for an unknown one."""
+        return self._holdings[sequence_id].block_ids
+
+    def num_committed(self, sequence_id: int) -> int:
+        """Tokens of the sequence whose slots are final. Raises KeyError for an unknown one."""
+        holding = self._holdings[sequence_id]
+        return holding.num_full * self.block_size + len(holding.tail)
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that no sequence holds, cached ones included."""
+        return len(self._free)
+
+    @property
+    def num_used(self) -> int:
+        """Blocks that at least one sequence holds."""
+        return sum(count > 0 for count in self._ref_counts)
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError when the books disagree."""
+        tables = [holding.block_ids for holding in self._holdings.values()]
+        held = Counter(block_id for table in tables for block_id in table)
+        assert self.num_free + self.num_used == self.num_blocks, "free + used != total"
+        assert self._ref_counts == [held[b] for b in range(self.num_blocks)], "wrong ref counts"
+        assert set(self._free).isdisjoint(held), "a block is free and held"
+        assert all(len(set(table)) == len(table) for table in tables), "a table repeats a block"
+        assert all(self._digests[b] == digest for digest, b in self._cached.items())
+        assert len(self._cached) == sum(digest != _NO_DIGEST for digest in self._digests)
+        for holding in self._holdings.values():
+            assert len(holding.tail) < self.block_size, "a full block is kept as a tail"
+            scratch = holding.block_ids[holding.num_full :]
+            assert len(scratch) >= bool(holding.tail), "a committed token without a block"
+            assert all(self._digests[b] == _NO_DIGEST for b in scratch), "scratch can be shared"
+            assert all(held[b] == 1 for b in scratch), "scratch is shared"
+
+    # Blocks
+
+    def _num_blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
+
+    def _take(self, block_id: int) -> None:
+        self._free.pop(block_id, None)
+        self._ref_counts[block_id] += 1
+
+    def _take_least_recently_freed(self) -> int:
+        block_id = next(iter(self._free))
+        if digest := self._digests[block_id]:
+            del self._cached[digest]
+            self._digests[block_id] = _NO_DIGEST
+        self._take(block_id)
+        return block_id
+
+    def _release(self, block_id: int) -> None:
+        self._ref_counts[block_id] -= 1
+        if self._ref_counts[block_id] == 0:
+            self._free[block_id] = None
+            if self._digests[block_id] == _NO_DIGEST:  # nothing is lost by using it next
+                self._free.move_to_end(block_id, last=False)
+
+    def _fill(self, holding: _Holding, token_ids: Sequence[int]) -> None:
+        holding.digest = _digest(holding.digest, token_ids)
+        block_id = holding.block_ids[holding.num_full]
+        if self._prefix_reuse and holding.digest not in self._cached:
+            self._cached[holding.digest] = block_id
+            self._digests[block_id] = holding.digest
+        holding.num_full += 1
