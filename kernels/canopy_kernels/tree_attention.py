@@ -1,0 +1,252 @@
+"""Attention of a step's rows over a paged KV cache, each row along its own path in the tree.
+
+    path(r)   = committed context of r's sequence, by position; then r's ancestors in the step,
+                by depth; then r
+    score[j]  = scale * query[r, h] . keys[slot of path(r)[j], h div (H / KVH)]
+    out[r, h] = sum over j of softmax(score)[j] * values[slot of path(r)[j], h div (H / KVH)]
+
+    query, out     [T, H, D]              float32 or bfloat16
+    keys, values   [num_slots, KVH, D]    one layer of the cache; the step's own rows are in it
+
+Arithmetic is float32. On the CPU every sum of a row runs in the order of its path, so the result
+is bit-equal whether the row is computed alone, in any tree or in any batch.
+Tolerance against the reference: 1e-5 for float32, 1e-2 for bfloat16, whose output is rounded.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit, prange, types
+from numba.extending import overload
+
+# Sums may be reordered by the compiler, once for all calls: never by what a call holds.
+_FIXED_ORDER = {"reassoc", "nsz", "contract"}
+# Multiplications of queries by keys up to which waking other threads costs more than they save.
+_SERIAL_WORK = 300_000
+
+
+@dataclass(frozen=True)
+class PagedRows:
+    """Where the rows of a step and their paths lie; all tensors on one device.
+
+    Rows of sequence s are `row_starts[s] .. row_starts[s + 1]`, parents before children.
+    """
+
+    slots: torch.Tensor  # int64 [T]
+    parent_rows: torch.Tensor  # int32 [T] row of the preceding token; -1 = the committed context
+    row_starts: torch.Tensor  # int32 [S + 1]
+    context_lengths: torch.Tensor  # int32 [S]
+    block_tables: torch.Tensor  # int32 [S, max_blocks]
+    block_size: int
+
+    @cached_property
+    def arrays(self) -> tuple[Any, ...]:
+        """The same on the CPU, as NumPy arrays; built once for all layers."""
+        tensors = (
+            self.slots,
+            self.parent_rows,
+            self.row_starts,
+            self.context_lengths,
+            self.block_tables,
+        )
+        return (*(tensor.numpy() for tensor in tensors), self.block_size)
+
+    @cached_property
+    def longest_path(self) -> int:
+        """No path has more tokens than this."""
+        return int((self.context_lengths + self.row_starts.diff()).max())
+
+
+def tree_attention_reference(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, rows: PagedRows, scale: float
+) -> torch.Tensor:
+    """`tree_attention`, row by row in plain torch."""
+    group = query.shape[1] // keys.shape[1]
+    parents, starts = rows.parent_rows.tolist(), rows.row_starts.tolist()
+    out = torch.empty_like(query)
+    for sequence, context_length in enumerate(rows.context_lengths.tolist()):
+        positions = torch.arange(context_length, device=query.device)
+        blocks = rows.block_tables[sequence].long()[positions // rows.block_size]
+        context = blocks * rows.block_size + positions % rows.block_size
+        for row in range(starts[sequence], starts[sequence + 1]):
+            path = [row]
+            while parents[path[0]] >= 0:
+                path.insert(0, parents[path[0]])
+            slots = torch.cat((context, rows.slots[path]))
+            path_keys = keys[slots].float().repeat_interleave(group, dim=1)  # [n, H, D]
+            path_values = values[slots].float().repeat_interleave(group, dim=1)
+            scores = scale * torch.einsum("hd,nhd->hn", query[row].float(), path_keys)
+            weights = torch.softmax(scores, dim=1)
+            out[row] = torch.einsum("hn,nhd->hd", weights, path_values).to(query.dtype)
+    return out
+
+
+def tree_attention(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, rows: PagedRows, scale: float
+) -> torch.Tensor:
+    """The op of the module docstring; the result has the query's shape and dtype."""
+    assert query.shape[2] == keys.shape[2]
+    assert query.shape[1] % keys.shape[1] == 0
+    assert keys.shape == values.shape
+    if query.device.type != "cpu":
+        return tree_attention_reference(query, keys, values, rows, scale)
+    out = torch.empty(query.shape, dtype=torch.float32)
+    arguments = (
+        _numpy_view(query.contiguous()),
+        _numpy_view(keys),
+        _numpy_view(values),
+        rows.arrays,
+        np.float32(scale * math.log2(math.e)),  # softmax in powers of two
+        out.numpy(),
+    )
+    num_workers = torch.get_num_threads()
+    if num_workers == 1 or query.numel() * rows.longest_path <= _SERIAL_WORK:
+        _attend_share(*arguments, 0, 1)
+    else:
+        _attend(*arguments, num_workers)
+    return out.to(query.dtype)
+
+
+def _numpy_view(tensor: torch.Tensor) -> np.ndarray:
+    """Of bfloat16, which NumPy lacks, the bits as int16."""
+    is_bfloat16 = tensor.dtype == torch.bfloat16
+    return (tensor.view(torch.int16) if is_bfloat16 else tensor).numpy()
+
+
+def _widen(number):  # type: ignore[no-untyped-def]
+    """float32 of a stored number."""
+
+
+@overload(_widen, inline="always")
+def _widen_overload(number):  # type: ignore[no-untyped-def]
+    if number == types.int16:
+        return lambda number: np.int32(np.int32(number) << 16).view(np.float32)
+    return lambda number: number
+
+
+@njit(parallel=True, cache=True, fastmath=_FIXED_ORDER, error_model="numpy")
+def _attend(query, keys, values, layout, scale, out, num_workers):  # type: ignore[no-untyped-def]
+    for worker in prange(num_workers):
+        _attend_share(query, keys, values, layout, scale, out, worker, num_workers)
+
+
+@njit(cache=True, fastmath=_FIXED_ORDER, error_model="numpy")
+def _attend_share(query, keys, values, layout, scale, out, worker, num_workers):  # type: ignore[no-untyped-def]
+    """Workers take (KV head, row) pairs in turn: neighbours share a head's cached keys."""
+    num_rows, num_heads, _ = query.shape
+    num_kv_heads = keys.shape[1]
+    group = num_heads // num_kv_heads
+    sequences, lengths = _measure_paths(layout)
+    longest = _padded(lengths.max())
+    path = np.empty(longest, np.int64)
+    scores = np.empty(longest, np.float32)
+    for task in range(worker, num_kv_heads * num_rows, num_workers):
+        kv_head, row = task // num_rows, task % num_rows
+        length = lengths[row]
+        _fill_path(path, length, row, sequences[row], layout)
+        padded = path[: _padded(length)]
+        for head in range(kv_head * group, (kv_head + 1) * group):
+            _score(query[row, head], keys, padded, kv_head, scores)
+            _softmax(scores[:length], scale)
+            scores[length : len(padded)] = np.float32(0.0)
+            _weigh(scores, values, padded, kv_head, out[row, head])
+
+
+@njit(inline="always")
+def _padded(length):  # type: ignore[no-untyped-def]
+    return (length + 3) // 4 * 4
+
+
+@njit(inline="always")
+def _measure_paths(layout):  # type: ignore[no-untyped-def]
+    """Of every row its sequence, and how many tokens its path has."""
+    _, parents, starts, context_lengths, _, _ = layout
+    sequences = np.empty(len(parents), np.int64)
+    lengths = np.empty(len(parents), np.int64)
+    for sequence in range(len(context_lengths)):
+        for row in range(starts[sequence], starts[sequence + 1]):
+            sequences[row] = sequence
+            parent = parents[row]
+            lengths[row] = (context_lengths[sequence] if parent < 0 else lengths[parent]) + 1
+    return sequences, lengths
+
+
+@njit(inline="always")
+def _fill_path(path, length, row, sequence, layout):  # type: ignore[no-untyped-def]
+    """Slots of the row's path, the last one repeated up to the padded length."""
+    slots, parents, _, context_lengths, block_tables, block_size = layout
+    context_length = context_lengths[sequence]
+    for start in range(0, context_length, block_size):
+        first = np.int64(block_tables[sequence, start // block_size]) * block_size
+        for offset in range(min(block_size, context_length - start)):
+            path[start + offset] = first + offset
+    for index in range(length - 1, context_length - 1, -1):
+        path[index] = slots[row]
+        row = parents[row]
+    path[length : _padded(length)] = path[length - 1]
+
+
+@njit(inline="always")
+def _score(query, keys, path, kv_head, scores):  # type: ignore[no-untyped-def]
+    """Four tokens at a time: the compiler then keeps four sums in registers."""
+    for index in range(0, len(path), 4):
+        key0, key1 = keys[path[index], kv_head], keys[path[index + 1], kv_head]
+        key2, key3 = keys[path[index + 2], kv_head], keys[path[index + 3], kv_head]
+        sum0, sum1, sum2, sum3 = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
+        for d in range(len(query)):
+            sum0 += _widen(query[d]) * _widen(key0[d])
+            sum1 += _widen(query[d]) * _widen(key1[d])
+            sum2 += _widen(query[d]) * _widen(key2[d])
+            sum3 += _widen(query[d]) * _widen(key3[d])
+        scores[index], scores[index + 1] = sum0, sum1
+        scores[index + 2], scores[index + 3] = sum2, sum3
+
+
+@njit(inline="always")
+def _softmax(row, scale):  # type: ignore[no-untyped-def]
+    """In place: powers of two of scale * score, normalised."""
+    highest = row[0]
+    for index in range(len(row)):
+        highest = max(highest, row[index])
+    total = np.float32(0.0)
+    for index in range(len(row)):
+        weight = _exp2((row[index] - highest) * scale)
+        row[index] = weight
+        total += weight
+    for index in range(len(row)):
+        row[index] /= total
+
+
+@njit(inline="always")
+def _exp2(x):  # type: ignore[no-untyped-def]
+    """2^x for x <= 0, by the polynomial of Cephes' exp2f; vectorised, unlike the library's."""
+    x = max(x, np.float32(-126.0))
+    nearest = np.int32(x - np.float32(0.5))
+    f = x - np.float32(nearest)
+    p = np.float32(1.535336188319500e-4)
+    p = p * f + np.float32(1.339887440266574e-3)
+    p = p * f + np.float32(9.618437357674640e-3)
+    p = p * f + np.float32(5.550332471162809e-2)
+    p = p * f + np.float32(2.402264791363012e-1)
+    p = p * f + np.float32(6.931472028550421e-1)
+    p = p * f + np.float32(1.0)
+    return p * np.int32(np.int32(nearest + np.int32(127)) << 23).view(np.float32)
+
+
+@njit(inline="always")
+def _weigh(weights, values, path, kv_head, out):  # type: ignore[no-untyped-def]
+    """Four tokens at a time, to load and store the output less often."""
+    out[:] = np.float32(0.0)
+    for index in range(0, len(path), 4):
+        value0, value1 = values[path[index], kv_head], values[path[index + 1], kv_head]
+        value2, value3 = values[path[index + 2], kv_head], values[path[index + 3], kv_head]
+        weight0, weight1 = weights[index], weights[index + 1]
+        weight2, weight3 = weights[index + 2], weights[index + 3]
+        for d in range(len(out)):
+            first = weight0 * _widen(value0[d]) + weight1 * _widen(value1[d])
+            second = weight2 * _widen(value2[d]) + weight3 * _widen(value3[d])
+            out[d] += first + second
