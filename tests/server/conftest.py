@@ -1,0 +1,93 @@
+"""Real servers for the tests, and what must be true of each after every test."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from wire import metrics, wait_until
+
+from canopy.config import (
+    CacheConfig,
+    Deployment,
+    DrafterConfig,
+    LimitsConfig,
+    TargetConfig,
+)
+from canopy.serve.process import ServerProcess
+from canopy.serve.runtime import with_free_ports
+
+MAX_CONTEXT = 512
+
+
+class TestedServer(ServerProcess):
+    """A server whose gauges the tests read."""
+
+    __test__ = False
+    max_context = MAX_CONTEXT
+
+    @property
+    def max_running(self) -> int:
+        return self.deployment.limits.max_running
+
+    @property
+    def max_waiting(self) -> int:
+        return self.deployment.limits.max_waiting
+
+    def metrics(self) -> dict[str, float]:
+        """The custom metrics now."""
+        return metrics(self.metrics_url)
+
+    def cache_is_free(self) -> bool:
+        """Nothing runs or waits, every block is free, and free + used is the whole cache."""
+
+        def is_free() -> bool:
+            now = self.metrics()
+            free, used = now["canopy_kv_blocks_free"], now["canopy_kv_blocks_used"]
+            busy = now["canopy_running_sequences"] + now["canopy_waiting_sequences"]
+            return (free, used, busy) == (self.deployment.cache.num_blocks, 0, 0)
+
+        return wait_until(is_free, timeout_s=5)
+
+
+def _serve(deployment: Deployment, folder: Path) -> Iterator[TestedServer]:
+    with TestedServer(with_free_ports(deployment), folder) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def shared_server(tiny_folder: Path, tmp_path_factory) -> Iterator[TestedServer]:
+    deployment = Deployment(
+        target=TargetConfig(model=str(tiny_folder)),
+        cache=CacheConfig(num_tokens=16384),
+        limits=LimitsConfig(max_step_tokens=96),
+    )
+    yield from _serve(deployment, tmp_path_factory.mktemp("server"))
+
+
+@pytest.fixture
+def server(shared_server: TestedServer) -> Iterator[TestedServer]:
+    """A tiny random model behind the whole pipeline; its cache is free after every test."""
+    yield shared_server
+    assert shared_server.cache_is_free()
+
+
+@pytest.fixture(scope="module")
+def small_server(tiny_folder: Path, tmp_path_factory) -> Iterator[TestedServer]:
+    """A cache of one longest sequence, and a short queue."""
+    deployment = Deployment(
+        target=TargetConfig(model=str(tiny_folder)),
+        cache=CacheConfig(num_tokens=MAX_CONTEXT),
+        limits=LimitsConfig(max_running=12, max_waiting=24, max_step_tokens=64),
+    )
+    yield from _serve(deployment, tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture(scope="module")
+def self_drafting_server(tiny_folder: Path, tmp_path_factory) -> Iterator[TestedServer]:
+    """The target is its own autoregressive drafter."""
+    deployment = Deployment(
+        target=TargetConfig(model=str(tiny_folder)),
+        drafter=DrafterConfig(source="autoregressive", model=str(tiny_folder)),
+        cache=CacheConfig(num_tokens=8192),
+    )
+    yield from _serve(deployment, tmp_path_factory.mktemp("self"))

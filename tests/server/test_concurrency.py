@@ -1,0 +1,65 @@
+"""Speculation, batching and order change nothing: 32 streams at once equal one by one, plain."""
+
+import numpy as np
+import pytest
+from replay import assert_same_or_tied
+from wire import Stream, ask
+
+pytestmark = pytest.mark.server
+
+NUM_STREAMS = 32
+WORDS = ["river ", "abcabc", "漢字", "x = f(x)\n", "🌳", "the cat sat on the mat. ", "1, 2, 3, 4, "]
+
+
+def make_requests(temperature: float, max_tokens: int) -> list[tuple[str, dict]]:
+    """Prompts of mixed lengths with seeds of their own."""
+    rng = np.random.default_rng(5)
+    requests = []
+    for index in range(NUM_STREAMS):
+        prompt = "".join(rng.choice(WORDS, size=rng.integers(1, 9)))
+        length = int(rng.integers(4, max_tokens + 1))
+        options = {"temperature": temperature, "seed": index, "max_tokens": length}
+        requests.append((prompt, options | {"ignore_eos": True}))
+    return requests
+
+
+def run_together(url: str, requests: list[tuple[str, dict]], **extra: object) -> list[str]:
+    """All at once, over four gRPC streams."""
+    streams = [Stream(url) for _ in range(4)]
+    for index, (prompt, options) in enumerate(requests):
+        streams[index % 4].send(prompt, request_id=str(index), **options, **extra)
+    answers = {}
+    for number, stream in enumerate(streams):
+        answers |= stream.collect(count=len(requests[number::4]), timeout_s=120)
+        stream.close()
+    assert [a.error for a in answers.values() if a.error] == []
+    return [answers[str(index)].text for index in range(len(requests))]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0], ids=["greedy", "coupled"])
+@pytest.mark.parametrize("policy", ["chain", "uniform", "threshold", "topn"])
+def test_concurrent_speculative_streams_equal_plain_ones(server, tiny_folder, temperature, policy):
+    requests = make_requests(temperature, max_tokens=48)
+    together = run_together(server.grpc_url, requests, speculation=policy, node_budget=12)
+    for (prompt, options), text in zip(requests, together, strict=True):
+        alone = ask(server.grpc_url, prompt, speculation="off", **options)
+        assert_same_or_tied(tiny_folder, prompt, options, text, alone.text)
+    assert server.cache_is_free()
+
+
+@pytest.mark.parametrize("acceptance", ["rejection", "target_only"])
+def test_every_acceptance_mode_serves_concurrent_streams(server, acceptance):
+    requests = make_requests(temperature=0.8, max_tokens=24)
+    texts = run_together(server.grpc_url, requests, acceptance=acceptance)
+    assert all(texts)
+    assert server.cache_is_free()
+
+
+def test_a_cache_too_small_for_all_preempts_and_loses_nothing(small_server, tiny_folder):
+    requests = make_requests(temperature=1.0, max_tokens=48)
+    together = run_together(small_server.grpc_url, requests)
+    for (prompt, options), text in zip(requests, together, strict=True):
+        alone = ask(small_server.grpc_url, prompt, speculation="off", **options)
+        assert_same_or_tied(tiny_folder, prompt, options, text, alone.text)
+    assert small_server.metrics()["canopy_preemptions_total"] > 0
+    assert small_server.cache_is_free()
