@@ -15,9 +15,10 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from canopy.config import Deployment
 from canopy.errors import CanopyError, InvalidDeployment
 from canopy.serve.manifest import damage, file_sha256, flush, write_manifest
 
@@ -110,6 +111,21 @@ def fetch_model(
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     return folder
+
+
+def with_model_folders(deployment: Deployment, progress: Progress) -> Deployment:
+    """The deployment with every model named by its folder; published ones are fetched first."""
+
+    def folder(name_or_path: str) -> str:
+        if name_or_path in PUBLISHED:
+            return str(fetch_model(name_or_path, progress))
+        return str(model_folder(name_or_path))
+
+    target, drafter = deployment.target, deployment.drafter
+    target = replace(target, model=folder(target.model))
+    if drafter.model:
+        drafter = replace(drafter, model=folder(drafter.model))
+    return replace(deployment, target=target, drafter=drafter)
 
 
 def _home_of(name: str) -> Path:

@@ -15,7 +15,6 @@ from canopy.serve.runtime import (
     MODEL_REPOSITORY,
     CannotStart,
     clean_shared_memory,
-    fresh_folder,
     make_backend_directory,
     require_free_ports,
     server_command,
@@ -61,7 +60,7 @@ class ServerProcess:
 
     @property
     def log_path(self) -> Path:
-        """What the server and its models wrote since the last start."""
+        """What the server and its models wrote since the last start; `.previous` has the last."""
         return self._folder / "server.log"
 
     @property
@@ -87,10 +86,12 @@ class ServerProcess:
             raise CannotStart(f"there is no model repository {self._repository}")
         require_free_ports(self.server)
         clean_shared_memory(self.server)
-        fresh_folder(self._folder)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        if self.log_path.exists():
+            self.log_path.replace(self.log_path.with_suffix(".previous.log"))
         deployment_path = self._folder.resolve() / "deployment.toml"
         write_deployment(self.deployment, deployment_path)
-        backends = make_backend_directory(self._folder)
+        backends = make_backend_directory(self._folder / "backends")
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
                 server_command(self.server, self._repository, backends),
@@ -137,13 +138,13 @@ class ServerProcess:
             time.sleep(POLL_S)
         return False
 
-    def stop(self) -> None:
-        """SIGTERM, then SIGKILL of whatever is left in the process group; frees the memory."""
+    def stop(self, grace_s: float = EXIT_TIMEOUT_S) -> None:
+        """SIGTERM, then SIGKILL of what the process group still holds; frees the memory."""
         if self._process is None:
             return
         try:
             self._process.terminate()
-            self._process.wait(timeout=EXIT_TIMEOUT_S)
+            self._process.wait(timeout=grace_s)
         except subprocess.TimeoutExpired:
             pass
         finally:

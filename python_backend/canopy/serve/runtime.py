@@ -13,6 +13,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from canopy.config import (
     DEPLOYMENT_VARIABLE,
@@ -24,8 +25,6 @@ from canopy.errors import CanopyError
 
 SHARED_MEMORY = Path("/dev/shm")
 MODEL_REPOSITORY = Path(__file__).parents[3] / "model_repository"
-STAGES = ("draft", "tree_builder", "verifier")
-ENTRY = "canopy"
 
 # One thread each and no spinning: the models' processes share the cores, and a stage takes the
 # threads that its deployment grants by itself.
@@ -54,7 +53,7 @@ def server_folder() -> Path:
 
 
 def make_backend_directory(folder: Path) -> Path:
-    """Link the wheel's Python backend and the stub of this Python under `folder`."""
+    """Link the wheel's Python backend and the stub of this Python into an emptied `folder`."""
     wheel = server_folder()
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     stub = wheel / "python_backend_stubs" / version / "triton_python_backend_stub"
@@ -62,12 +61,13 @@ def make_backend_directory(folder: Path) -> Path:
         known = sorted(path.name for path in (wheel / "python_backend_stubs").iterdir())
         raise CannotStart(f"the server has no stub for Python {version}, only for {known}")
     _require_libraries(stub, version)
-    python = folder / "backends" / "python"
+    shutil.rmtree(folder, ignore_errors=True)
+    python = folder / "python"
     python.mkdir(parents=True)
     for part in (stub, *(wheel / "backends" / "python").iterdir()):
         if part.name != "__pycache__":
             (python / part.name).symlink_to(part)
-    return python.parent
+    return folder
 
 
 def _require_libraries(stub: Path, version: str) -> None:
@@ -92,7 +92,8 @@ def server_environment(deployment_path: Path) -> dict[str, str]:
 
 
 def server_command(server: ServerConfig, repository: Path, backends: Path) -> list[str]:
-    """The command line of the server in explicit mode, with the pipeline's models loaded."""
+    """The command line of the server in explicit mode, with all models of the repository."""
+    models = sorted(config.parent.name for config in repository.glob("*/config.pbtxt"))
     addresses = {"http": server.http_port, "grpc": server.grpc_port, "metrics": server.metrics_port}
     backend = {
         "shm-region-prefix-name": shared_memory_prefix(server),
@@ -104,7 +105,7 @@ def server_command(server: ServerConfig, repository: Path, backends: Path) -> li
         f"--model-repository={repository}",
         f"--backend-directory={backends}",
         "--model-control-mode=explicit",
-        *(f"--load-model={name}" for name in (*STAGES, ENTRY)),
+        *(f"--load-model={name}" for name in models),
         *(f"--{name}-address={server.host}" for name in addresses),
         *(f"--{name}-port={port}" for name, port in addresses.items()),
         *(f"--backend-config=python,{key}={value}" for key, value in backend.items()),
@@ -127,8 +128,13 @@ def write_deployment(deployment: Deployment, path: Path) -> None:
     """Write `deployment` as a deployment file; every value is a scalar."""
     lines = []
     for table, values in deployment_as_tables(deployment).items():
-        lines += [f"[{table}]", *(f"{k} = {json.dumps(v)}" for k, v in values.items()), ""]
+        lines += [f"[{table}]", *(f"{k} = {_toml(v)}" for k, v in values.items()), ""]
     path.write_text("\n".join(lines), encoding="utf-8")
+
+
+def _toml(value: Any) -> str:
+    """JSON's scalars are TOML's, but for surrogate pairs and a bare DEL."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def require_free_ports(server: ServerConfig) -> None:
@@ -154,10 +160,3 @@ def with_free_ports(deployment: Deployment) -> Deployment:
         listener.close()
     server = replace(deployment.server, http_port=http, grpc_port=grpc, metrics_port=metrics)
     return replace(deployment, server=server)
-
-
-def fresh_folder(path: Path) -> Path:
-    """An empty folder at `path`."""
-    shutil.rmtree(path, ignore_errors=True)
-    path.mkdir(parents=True)
-    return path

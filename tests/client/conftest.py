@@ -1,0 +1,26 @@
+from collections.abc import Iterator
+
+import pytest
+from toy_service import write_toy_repository
+
+from canopy.config import Deployment
+from canopy.serve.process import ServerProcess
+from canopy.serve.runtime import with_free_ports
+from canopy_client import Client
+
+
+@pytest.fixture(scope="session")
+def toy_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A real server whose model speaks the wire format and needs no language model."""
+    folder = tmp_path_factory.mktemp("toy")
+    repository = write_toy_repository(folder / "models")
+    deployment = with_free_ports(Deployment())
+    with ServerProcess(deployment, folder / "run", repository) as process:
+        yield process
+
+
+@pytest.fixture
+def client(toy_server: ServerProcess) -> Iterator[Client]:
+    """A client of the toy server."""
+    with Client(toy_server.grpc_url, timeout_s=20) as client:
+        yield client

@@ -1,0 +1,83 @@
+"""The client's bytes are the ones that tritonclient would send and read."""
+
+import json
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from hypothesis import given
+from hypothesis import strategies as st
+from tritonclient.grpc import service_pb2
+from tritonclient.utils import serialize_byte_tensor
+
+from canopy_client import Cancelled, InvalidRequest, ServerFailure, Unavailable
+from canopy_client.errors import error_from_text
+from canopy_client.wire import Chunk, generation_request, join_chunks, read_chunk
+
+texts = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@given(texts)
+def test_strings_are_framed_as_tritonclient_frames_them(text):
+    request = generation_request(text, None, {}, "id")
+    tensor = triton.InferInput("text_input", [1], "BYTES")
+    tensor.set_data_from_numpy(np.array([text.encode()], np.object_))
+    assert request.inputs[0] == tensor._get_tensor()
+    assert request.raw_input_contents[0] == tensor._get_content()
+
+
+@given(texts, st.integers(0, 2**32 - 1))
+def test_responses_read_back_as_they_were_written(text, count):
+    response = service_pb2.ModelInferResponse()
+    for name, value in {"text_output": text, "finish_reason": "stop"}.items():
+        response.outputs.add(name=name, datatype="BYTES", shape=[1])
+        raw = serialize_byte_tensor(np.array([value.encode()], np.object_)).item()
+        response.raw_output_contents.append(raw)
+    response.outputs.add(name="num_output_tokens", datatype="UINT32", shape=[1])
+    response.raw_output_contents.append(np.array([count], np.uint32).tobytes())
+    response.parameters["triton_final_response"].bool_param = True
+    chunk = read_chunk(response)
+    assert (chunk.text, chunk.num_tokens, chunk.finish_reason) == (text, count, "stop")
+    assert chunk.is_last
+
+
+def test_options_travel_as_json_and_unset_inputs_are_not_sent():
+    request = generation_request(None, [{"role": "user", "content": "hi"}], {"top_k": 3}, "id")
+    sent = dict(zip((i.name for i in request.inputs), request.raw_input_contents, strict=True))
+    assert "text_input" not in sent
+    assert json.loads(sent["sampling_parameters"][4:]) == {"top_k": 3}
+    assert "sampling_parameters" not in {
+        tensor.name for tensor in generation_request("x", None, {}, "id").inputs
+    }
+
+
+def test_a_completion_is_the_sum_of_its_chunks():
+    chunks = [
+        Chunk("a", 1, 5, None, None, False),
+        Chunk("b", 3, 5, "stop", {"rounds": 2}, True),
+    ]
+    completion = join_chunks(chunks)
+    assert (completion.text, completion.num_input_tokens, completion.num_output_tokens) == (
+        "ab",
+        5,
+        4,
+    )
+    assert (completion.finish_reason, completion.speculation) == ("stop", {"rounds": 2})
+    assert join_chunks([]).text == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "message"),
+    [
+        ("[invalid_argument] top_p must be", InvalidRequest, "top_p must be"),
+        ("[unavailable] full", Unavailable, "full"),
+        ("[cancelled] gone", Cancelled, "gone"),
+        ("[internal] verifier: died", ServerFailure, "verifier: died"),
+        ("[unheard_of] x", ServerFailure, "x"),
+        ("Stub process 'x' is not healthy.", ServerFailure, "Stub process 'x' is not healthy."),
+    ],
+)
+def test_errors_are_told_apart_by_their_code(text, kind, message):
+    error = error_from_text(text)
+    assert type(error) is kind
+    assert str(error) == message
