@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit, prange, types
+from numba import config, njit, prange, set_num_threads, types
 from numba.extending import overload
 
 # Sums may be reordered by the compiler, once for all calls: never by what a call holds.
@@ -107,6 +107,7 @@ def tree_attention(
     if num_workers == 1 or query.numel() * rows.longest_path <= _SERIAL_WORK:
         _attend_share(*arguments, 0, 1)
     else:
+        set_num_threads(min(num_workers, config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
         _attend(*arguments, num_workers)
     return out.to(query.dtype)
 
