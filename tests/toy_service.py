@@ -5,8 +5,11 @@ an error.
 """
 
 import shutil
+import time
 from pathlib import Path
 
+from canopy.config import ServerConfig
+from canopy.serve.probe import read_metrics
 from canopy.serve.runtime import MODEL_REPOSITORY
 
 WORD_S = 0.02
@@ -100,6 +103,16 @@ class TritonPythonModel:
             pb_utils.Tensor(name, np.array([value], np.uint32)) for name, value in counts.items()
         ]
 """
+
+
+def becomes_idle(server: ServerConfig, timeout_s: float = 2.0) -> bool:
+    """Whether no request runs any more, soon; the gauge follows the last response."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if read_metrics(server)["canopy_running_sequences"] == 0:
+            return True
+        time.sleep(0.02)
+    return False
 
 
 def write_toy_repository(folder: Path, model: str = MODEL) -> Path:

@@ -5,6 +5,8 @@ message. A gRPC cancel close to the end of a stream can abort the server, so it 
 """
 
 import json
+import queue
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,8 +60,10 @@ class TextStream:
         self._client = client
         self._request_id = request.id
         self._call = client._call(request)
+        self._responses: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._chunks: list[Chunk] = []
         self._has_ended = False
+        threading.Thread(target=self._receive, daemon=True).start()
 
     def __iter__(self) -> Iterator[Chunk]:
         while not self._has_ended:
@@ -88,19 +92,24 @@ class TextStream:
             for _ in self:
                 pass
 
+    def _receive(self) -> None:
+        """On a thread of its own: a wait inside gRPC that Ctrl-C interrupts breaks the call."""
+        try:
+            for response in self._call:
+                self._responses.put(response)
+            self._responses.put(ServerFailure("the stream ended before the answer did"))
+        except grpc.RpcError as error:
+            self._responses.put(_translated(error))
+
     def _next(self) -> Chunk:
         """Raises a ClientError, after which the stream has ended."""
+        response = self._responses.get()
         try:
-            response = next(self._call)
+            if isinstance(response, ClientError):
+                raise response
             if response.error_message:
                 raise error_from_text(response.error_message)
             chunk = read_chunk(response.infer_response)
-        except StopIteration:
-            self._has_ended = True
-            raise ServerFailure("the stream ended before the answer did") from None
-        except grpc.RpcError as error:
-            self._has_ended = True
-            raise _translated(error) from error
         except ClientError:
             self._has_ended = True
             raise

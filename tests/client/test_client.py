@@ -4,16 +4,11 @@ import threading
 import time
 
 import pytest
-from toy_service import WORD_S
+from toy_service import WORD_S, becomes_idle
 
-from canopy.serve.probe import read_metrics
 from canopy_client import Cancelled, Client, InvalidRequest, TimedOut, Unavailable
 
 pytestmark = pytest.mark.server
-
-
-def num_running(server) -> float:
-    return read_metrics(server.server)["canopy_running_sequences"]
 
 
 def test_a_stream_is_the_completion_in_pieces(client):
@@ -49,7 +44,7 @@ def test_leaving_a_stream_early_cancels_the_request(client, toy_server, num_chun
         for _, _ in zip(range(num_chunks), stream, strict=False):
             pass
     assert time.monotonic() - start < 400 * WORD_S / 2
-    assert num_running(toy_server) == 0
+    assert becomes_idle(toy_server.server)
     assert list(stream) == []
 
 
@@ -59,7 +54,7 @@ def test_cancel_from_another_thread_ends_the_iteration(client, toy_server):
     with pytest.raises(Cancelled):
         for _ in stream:
             pass
-    assert num_running(toy_server) == 0
+    assert becomes_idle(toy_server.server)
 
 
 def test_threads_share_a_client(client):

@@ -1,0 +1,31 @@
+"""The command `canopy`. Heavy imports wait inside the commands, so that `--help` is instant."""
+
+import sys
+
+import typer
+
+from canopy.cli.asking import chat, generate, health
+from canopy.cli.serving import fetch_model, serve
+from canopy.errors import CanopyError
+
+EXIT_FAILED = 1
+
+app = typer.Typer(
+    name="canopy",
+    help="Serve a language model on a Triton server, faster and losslessly.",
+    epilog='Start with "canopy serve", then, elsewhere: canopy generate "Write a haiku".',
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+for command in (serve, generate, chat, health, fetch_model):
+    app.command()(command)
+
+
+def main() -> None:
+    """Run one command; exit code 0, 1 failed, 2 misused, 3 unavailable, 130 interrupted."""
+    try:
+        app()
+    except CanopyError as error:
+        print(f"canopy: {error}", file=sys.stderr)
+        sys.exit(EXIT_FAILED)
