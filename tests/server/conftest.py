@@ -87,7 +87,7 @@ def self_drafting_server(tiny_folder: Path, tmp_path_factory) -> Iterator[Tested
     """The target is its own autoregressive drafter."""
     deployment = Deployment(
         target=TargetConfig(model=str(tiny_folder)),
-        drafter=DrafterConfig(source="autoregressive", model=str(tiny_folder)),
+        drafter=DrafterConfig(source="autoregressive", model=str(tiny_folder), coupling=1.0),
         cache=CacheConfig(num_tokens=8192),
     )
     yield from _serve(deployment, tmp_path_factory.mktemp("self"))

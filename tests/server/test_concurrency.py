@@ -56,7 +56,7 @@ def test_every_acceptance_mode_serves_concurrent_streams(server, acceptance):
 
 
 def test_a_cache_too_small_for_all_preempts_and_loses_nothing(small_server, tiny_folder):
-    requests = make_requests(temperature=1.0, max_tokens=48)
+    requests = make_requests(temperature=1.0, max_tokens=160)
     together = run_together(small_server.grpc_url, requests)
     for (prompt, options), text in zip(requests, together, strict=True):
         alone = ask(small_server.grpc_url, prompt, speculation="off", **options)

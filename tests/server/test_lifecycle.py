@@ -98,7 +98,9 @@ def test_a_killed_stage_is_healed_and_no_stream_breaks(server, stage):
 
 def _kill_stub(server, stage: str) -> None:
     """The stub's command line names its model directory and instance."""
-    listing = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True)
+    listing = subprocess.run(
+        ["ps", "-ww", "-eo", "pid,args"], capture_output=True, text=True, check=True
+    )
     pids = [
         int(line.split()[0])
         for line in listing.stdout.splitlines()
