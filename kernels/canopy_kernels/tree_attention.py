@@ -144,17 +144,17 @@ def _attend_share(query, keys, values, layout, scale, out, worker, num_workers):
     sequences, lengths = _measure_paths(layout)
     longest = _padded(lengths.max())
     path = np.empty(longest, np.int64)
-    scores = np.empty(longest, np.float32)
+    scores = np.empty((group, longest), np.float32)
     for task in range(worker, num_kv_heads * num_rows, num_workers):
         kv_head, row = task // num_rows, task % num_rows
         length = lengths[row]
         _fill_path(path, length, row, sequences[row], layout)
         padded = path[: _padded(length)]
-        for head in range(kv_head * group, (kv_head + 1) * group):
-            _score(query[row, head], keys, padded, kv_head, scores)
-            _softmax(scores[:length], scale)
-            scores[length : len(padded)] = np.float32(0.0)
-            _weigh(scores, values, padded, kv_head, out[row, head])
+        _score(query, keys, padded, (row, kv_head), scores)
+        for member in range(group):
+            _softmax(scores[member, :length], scale)
+            scores[member, length : len(padded)] = np.float32(0.0)
+        _weigh(scores, values, padded, (row, kv_head), out)
 
 
 @njit(inline="always")
@@ -192,19 +192,23 @@ def _fill_path(path, length, row, sequence, layout):  # type: ignore[no-untyped-
 
 
 @njit(inline="always")
-def _score(query, keys, path, kv_head, scores):  # type: ignore[no-untyped-def]
-    """Four tokens at a time: the compiler then keeps four sums in registers."""
+def _score(query, keys, path, place, scores):  # type: ignore[no-untyped-def]
+    """Four keys at a time, for all query heads that share them: sums stay in registers."""
+    row, kv_head = place
+    group = scores.shape[0]
     for index in range(0, len(path), 4):
         key0, key1 = keys[path[index], kv_head], keys[path[index + 1], kv_head]
         key2, key3 = keys[path[index + 2], kv_head], keys[path[index + 3], kv_head]
-        sum0, sum1, sum2, sum3 = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
-        for d in range(len(query)):
-            sum0 += _widen(query[d]) * _widen(key0[d])
-            sum1 += _widen(query[d]) * _widen(key1[d])
-            sum2 += _widen(query[d]) * _widen(key2[d])
-            sum3 += _widen(query[d]) * _widen(key3[d])
-        scores[index], scores[index + 1] = sum0, sum1
-        scores[index + 2], scores[index + 3] = sum2, sum3
+        for member in range(group):
+            head = query[row, kv_head * group + member]
+            sum0, sum1, sum2, sum3 = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
+            for d in range(len(head)):
+                sum0 += _widen(head[d]) * _widen(key0[d])
+                sum1 += _widen(head[d]) * _widen(key1[d])
+                sum2 += _widen(head[d]) * _widen(key2[d])
+                sum3 += _widen(head[d]) * _widen(key3[d])
+            scores[member, index], scores[member, index + 1] = sum0, sum1
+            scores[member, index + 2], scores[member, index + 3] = sum2, sum3
 
 
 @njit(inline="always")
@@ -239,15 +243,20 @@ def _exp2(x):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _weigh(weights, values, path, kv_head, out):  # type: ignore[no-untyped-def]
-    """Four tokens at a time, to load and store the output less often."""
-    out[:] = np.float32(0.0)
+def _weigh(weights, values, path, place, out):  # type: ignore[no-untyped-def]
+    """Four values at a time, to load and store the output less often."""
+    row, kv_head = place
+    group = weights.shape[0]
+    for member in range(group):
+        out[row, kv_head * group + member] = np.float32(0.0)
     for index in range(0, len(path), 4):
         value0, value1 = values[path[index], kv_head], values[path[index + 1], kv_head]
         value2, value3 = values[path[index + 2], kv_head], values[path[index + 3], kv_head]
-        weight0, weight1 = weights[index], weights[index + 1]
-        weight2, weight3 = weights[index + 2], weights[index + 3]
-        for d in range(len(out)):
-            first = weight0 * _widen(value0[d]) + weight1 * _widen(value1[d])
-            second = weight2 * _widen(value2[d]) + weight3 * _widen(value3[d])
-            out[d] += first + second
+        for member in range(group):
+            head = out[row, kv_head * group + member]
+            weight0, weight1 = weights[member, index], weights[member, index + 1]
+            weight2, weight3 = weights[member, index + 2], weights[member, index + 3]
+            for d in range(len(head)):
+                first = weight0 * _widen(value0[d]) + weight1 * _widen(value1[d])
+                second = weight2 * _widen(value2[d]) + weight3 * _widen(value3[d])
+                head[d] += first + second
