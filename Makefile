@@ -1,0 +1,38 @@
+# make serve    set up what is missing, then serve in the foreground (CONFIG=deploy/x.toml)
+# make test     every test, those on a real Triton server included
+# make lint     ruff and mypy
+# make clean    remove the virtual environment and every cache; models are kept
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUNTIME := $(VENV)/.runtime-installed
+TOOLS := $(VENV)/.tools-installed
+
+.PHONY: serve test lint clean
+
+serve: $(RUNTIME)
+	@$(BIN)/canopy serve $(if $(CONFIG),--config $(CONFIG))
+
+test: $(TOOLS)
+	$(BIN)/python -m pytest
+
+lint: $(TOOLS)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(RUNTIME): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Canopy needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --upgrade "pip>=24.1"
+	$(BIN)/python -m pip install --editable .
+	touch $@
+
+$(TOOLS): $(RUNTIME)
+	$(BIN)/python -m pip install --editable ".[dev]"
+	touch $@
