@@ -104,8 +104,9 @@ def test_several_continuations_share_one_tree():
 
 
 def test_a_deep_node_falls_back_to_a_shorter_match():
-    tree = proposal_of([1, 2, 3, 0, 7, 8, 1, 9, 7, 8], budget=16).tree
-    assert (1, 2, 3) in paths(tree)
+    # Below the 1, what followed (7, 1) is known, and from another place what followed 1.
+    tree = proposal_of([1, 2, 3, 0, 7, 1, 9, 5, 7], budget=16).tree
+    assert {(1, 9), (1, 2), (1, 2, 3)} <= set(paths(tree))
 
 
 def test_recent_and_frequent_continuations_rank_first():

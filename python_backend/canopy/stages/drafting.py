@@ -93,4 +93,9 @@ def _make_source(deployment: Deployment) -> ProposalSource:
     drafter = deployment.drafter
     if drafter.source == "lookup":
         return LookupSource(drafter.min_match, drafter.max_match)
+    if drafter.source == "autoregressive":
+        # The other sources need no torch: their process starts sooner and stays small without it.
+        from canopy.stages.sources.autoregressive import make_autoregressive_source
+
+        return make_autoregressive_source(deployment)
     return NoSource()

@@ -14,6 +14,7 @@ continuations both count, and the estimates of a node's children never add up to
 """
 
 import math
+import operator
 from collections.abc import Iterable, Sequence
 
 from canopy.stages.sources.growth import Growth, Offer
@@ -21,10 +22,10 @@ from canopy.stages.sources.source import DraftSequence, DraftTask
 from canopy.stages.sources.suffix_index import SuffixIndex
 from canopy.tree import Proposal
 
-MISTRUST = 0.6
-DECAY = 0.8
-MAX_FOLLOWERS = 24  # older occurrences hardly count
-LEAST_REST = 0.05  # shorter matches cannot change an estimate by more
+MISTRUST = 0.65
+DECAY = 0.9
+MAX_FOLLOWERS = 8  # older occurrences add nothing
+LEAST_REST = 0.25  # what longer matches leave open below this is not worth the time
 
 
 class LookupSource:
@@ -59,12 +60,10 @@ class LookupSource:
         estimates = estimate(index.followers(index.suffix(path)), self._min_match)
         if not estimates:
             return Offer.nothing()
-        ranked = sorted(estimates.items(), key=lambda pair: (-pair[1], pair[0]))
-        return Offer(
-            log_probs=[math.log(probability) for _, probability in ranked],
-            token_ids=lambda num: [token for token, _ in ranked[:num]],
-            entropy=-sum(p * math.log2(p) for p in estimates.values()),
-        )
+        ranked = sorted(estimates, key=lambda token: (-estimates[token], token))
+        log_probs = [math.log(estimates[token]) for token in ranked]
+        nats = -sum(map(operator.mul, map(estimates.__getitem__, ranked), log_probs))
+        return Offer(log_probs, lambda num: ranked[:num], nats / math.log(2.0))
 
 
 def estimate(matches: Iterable[tuple[int, list[int]]], min_match: int) -> dict[int, float]:
@@ -77,12 +76,12 @@ def estimate(matches: Iterable[tuple[int, list[int]]], min_match: int) -> dict[i
     for length, followers in matches:
         if length < min_match or rest < LEAST_REST:
             break
-        trust = 1.0 - MISTRUST**length
+        left = rest * MISTRUST**length
         recent = followers[: -MAX_FOLLOWERS - 1 : -1]
-        weight = rest * trust / _TOTAL_WEIGHT[len(recent)]
+        weight = (rest - left) / _TOTAL_WEIGHT[len(recent)]
         for token, age_weight in zip(recent, _AGE_WEIGHT, strict=False):
             estimates[token] = estimates.get(token, 0.0) + weight * age_weight
-        rest *= 1.0 - trust
+        rest = left
     return estimates
 
 

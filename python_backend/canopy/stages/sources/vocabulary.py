@@ -1,0 +1,36 @@
+"""A drafter speaks the target's token ids: their tokenizers must agree on every one of them."""
+
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from canopy.errors import InvalidDeployment
+
+
+def require_same_vocabulary(target_folder: Path, drafter_folder: Path) -> int:
+    """Compare the token strings of two model folders, added tokens included.
+
+    Returns the number of ids that the vocabulary spans. Raises InvalidDeployment that names the
+    first id on which they differ.
+    """
+    target, drafter = _token_strings(target_folder), _token_strings(drafter_folder)
+    for token_id in sorted(target.keys() | drafter.keys()):
+        ours, theirs = target.get(token_id), drafter.get(token_id)
+        if ours != theirs:
+            raise InvalidDeployment(
+                f"the drafter's vocabulary is not the target's: token {token_id} is "
+                f"{_shown(theirs)} in {drafter_folder.name}, {_shown(ours)} in {target_folder.name}"
+            )
+    return max(target, default=-1) + 1
+
+
+def _token_strings(folder: Path) -> dict[int, str]:
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise InvalidDeployment(f"{folder} has no tokenizer.json")
+    vocabulary = Tokenizer.from_file(str(path)).get_vocab(with_added_tokens=True)
+    return {token_id: token for token, token_id in vocabulary.items()}
+
+
+def _shown(token: str | None) -> str:
+    return "absent" if token is None else repr(token)
