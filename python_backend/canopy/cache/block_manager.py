@@ -20,7 +20,7 @@ _NO_DIGEST = b""
 _DIGEST_BYTES = 16
 
 
-def _digest(before: bytes, token_ids: Sequence[int]) -> bytes:
+def _digest(before: bytes, token_ids: Sequence[int] | np.ndarray) -> bytes:
     """The digest of a block: `before` is that of the block in front of it."""
     tokens = np.asarray(token_ids, np.int32).tobytes()
     return hashlib.blake2b(before + tokens, digest_size=_DIGEST_BYTES).digest()

@@ -1,0 +1,214 @@
+"""The verify stage: one target forward over all trees, acceptance, commit.
+
+    apply changes -> schedule rows and blocks -> forward -> accept and cut -> commit
+
+Nothing is committed before all sequences are decided, so a step that raises leaves the known
+tokens and the cache as they were. After a commit the cache holds every known token but the last.
+"""
+
+import itertools
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from canopy.acceptance import accept
+from canopy.cache.block_manager import BlockManager
+from canopy.config import CacheConfig, Deployment
+from canopy.messages import Finish, Status, VerifyReply, VerifyRequest
+from canopy.models.decoder import Decoder, load_decoder
+from canopy.models.step import Segment, assemble_step
+from canopy.serve.models import model_folder
+from canopy.stages.changes import StartedSequence, started_sequences
+from canopy.stages.proposals import unpack_rows
+from canopy.stages.scheduling import Offer, Share, TargetSequence, schedule
+from canopy.text.stopping import truncate
+from canopy.tree import DraftTree, Forest, ProposalRow
+from canopy.tree.forest import offsets_of, split_ragged
+
+logger = logging.getLogger(__name__)
+
+
+def make_verifier(deployment: Deployment) -> "TargetVerifier":
+    """The verifier of a deployment, with its own threads. Raises InvalidDeployment."""
+    target = deployment.target
+    torch.set_num_threads(target.num_threads or len(os.sched_getaffinity(0)))
+    decoder = load_decoder(model_folder(target.model), target.dtype, target.device)
+    return TargetVerifier(decoder, deployment.cache, deployment.limits.max_step_tokens)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one sequence gained in a step."""
+
+    status: Status
+    finish: Finish = Finish.NONE
+    emitted: tuple[int, ...] = ()
+    path: tuple[int, ...] = ()  # drafted nodes whose tokens were emitted
+
+
+class TargetVerifier:
+    """`stages.protocol.Verifier` over a decoder in this process."""
+
+    def __init__(self, decoder: Decoder, cache: CacheConfig, max_step_tokens: int) -> None:
+        self.blocks = BlockManager(cache.num_blocks, cache.block_size, cache.prefix_reuse)
+        self._decoder = decoder
+        self._cache = decoder.new_cache(cache.num_blocks, cache.block_size)
+        self._max_step_tokens = max_step_tokens
+        self._sequences: dict[int, TargetSequence] = {}
+
+    def verify(self, request: VerifyRequest) -> VerifyReply:
+        """Serve every sequence of the message once.
+
+        Raises ValueError for a malformed message: ragged fields that do not fit, no forest, a
+        token outside the vocabulary, an anchor that is not the sequence's last token.
+        """
+        trees, rows, started = _trees(request), _rows(request), started_sequences(request)
+        self._check_vocabulary(request)
+        self._apply(request.finished_ids, started)
+        offers = self._offers(request.sequence_ids, trees, rows)
+        plan = schedule(offers, self.blocks, self._max_step_tokens)
+        outcomes = {offer.sequence.id: Outcome(Status.PREFILLING) for offer in offers}
+        for sequence_id in plan.preempted_ids:
+            del self._sequences[sequence_id]
+            outcomes[sequence_id] = Outcome(Status.PREEMPTED)
+        outcomes |= self._step(plan.shares)
+        unknown = Outcome(Status.UNKNOWN)
+        ids = [int(sequence_id) for sequence_id in request.sequence_ids]
+        return self._reply(ids, [outcomes.get(i, unknown) for i in ids])
+
+    # Sequences come and go
+
+    def _check_vocabulary(self, request: VerifyRequest) -> None:
+        for token_ids in (request.token_ids, request.row_token_ids, request.started_token_ids):
+            if np.any((token_ids < 0) | (token_ids >= self._decoder.config.vocab_size)):
+                raise ValueError("a token id lies outside the target's vocabulary")
+        if np.any(request.started_lengths < 1):
+            raise ValueError("a sequence starts with one token or more")
+
+    def _apply(self, finished_ids: np.ndarray, started: Sequence[StartedSequence]) -> None:
+        for sequence_id in finished_ids.tolist():
+            self._sequences.pop(sequence_id, None)
+            self.blocks.finish(sequence_id)
+        for new in started:
+            self._sequences[new.sequence_id] = TargetSequence(
+                id=new.sequence_id,
+                token_ids=new.token_ids.tolist(),
+                num_emitted=new.num_emitted,
+                params=new.params,
+                num_cached_tokens=self.blocks.start(new.sequence_id, new.token_ids),
+            )
+
+    def _offers(
+        self, sequence_ids: np.ndarray, trees: list[DraftTree], rows: list[list[ProposalRow]]
+    ) -> list[Offer]:
+        """Known sequences with their trees; each checked against what is known."""
+        ids = sequence_ids.tolist()
+        if len(set(ids)) != len(ids):
+            raise ValueError("a sequence is named twice")
+        offers = []
+        for sequence_id, tree, tree_rows in zip(ids, trees, rows, strict=True):
+            if sequence := self._sequences.get(sequence_id):
+                if tree.token_ids[0] != sequence.token_ids[-1]:
+                    raise ValueError(
+                        f"sequence {sequence_id}: the anchor is {tree.token_ids[0]}, its last "
+                        f"known token is {sequence.token_ids[-1]}"
+                    )
+                offers.append(Offer(sequence, tree, tree_rows))
+        return offers
+
+    # The step
+
+    def _step(self, shares: Sequence[Share]) -> dict[int, Outcome]:
+        if not shares:
+            return {}
+        segments = [s.segment(self.blocks.block_table(s.offer.sequence.id)) for s in shares]
+        logits = self._forward(segments)
+        outcomes = [_decide(share, part) for share, part in zip(shares, logits, strict=True)]
+        self._move_accepted(shares, segments, outcomes)
+        for share, outcome in zip(shares, outcomes, strict=True):
+            self._commit(share, outcome)
+        return {s.offer.sequence.id: o for s, o in zip(shares, outcomes, strict=True)}
+
+    def _forward(self, segments: Sequence[Segment]) -> list[np.ndarray]:
+        """float32 [logit rows, V] of every segment."""
+        device = str(self._cache.keys.device)
+        batch = assemble_step(segments, self.blocks.block_size, device)
+        logits = self._decoder.forward(batch, self._cache).cpu().numpy()
+        return split_ragged(logits, np.array([len(s.logit_rows) for s in segments]))
+
+    def _move_accepted(
+        self, shares: Sequence[Share], segments: Sequence[Segment], outcomes: Sequence[Outcome]
+    ) -> None:
+        """Close up the accepted path behind the anchor; the last emitted token is not computed."""
+        sources, destinations = [], []
+        for share, segment, outcome in zip(shares, segments, outcomes, strict=True):
+            slots = segment.slots(self.blocks.block_size)
+            kept = np.array(outcome.path[: len(outcome.emitted) - 1], np.int64)
+            sources.append(slots[share.num_chain - 1 + kept])
+            destinations.append(slots[share.num_chain : share.num_chain + len(kept)])
+        device = self._cache.keys.device
+        source, destination = np.concatenate(sources), np.concatenate(destinations)
+        moved = source != destination
+        self._cache.move(
+            torch.from_numpy(source[moved]).to(device),
+            torch.from_numpy(destination[moved]).to(device),
+        )
+
+    def _commit(self, share: Share, outcome: Outcome) -> None:
+        sequence = share.offer.sequence
+        if outcome.status is not Status.FAILED:
+            sequence.token_ids += outcome.emitted
+            sequence.num_emitted += len(outcome.emitted)
+            num_computed = share.num_chain + max(len(outcome.emitted) - 1, 0)
+            first = share.num_committed
+            self.blocks.commit(sequence.id, sequence.token_ids[first : first + num_computed])
+        self.blocks.release_scratch(sequence.id)
+
+    def _reply(self, ids: Sequence[int], outcomes: Sequence[Outcome]) -> VerifyReply:
+        cached = [self._sequences[i].num_cached_tokens if i in self._sequences else 0 for i in ids]
+        return VerifyReply(
+            status=np.array([o.status for o in outcomes], np.int32),
+            finish=np.array([o.finish for o in outcomes], np.int32),
+            num_emitted=np.array([len(o.emitted) for o in outcomes], np.int32),
+            emitted_token_ids=np.array([t for o in outcomes for t in o.emitted], np.int32),
+            num_accepted=np.array([len(o.path) for o in outcomes], np.int32),
+            num_cached_tokens=np.array(cached, np.int32),
+            num_free_blocks=np.array([self.blocks.num_free], np.int32),
+            num_used_blocks=np.array([self.blocks.num_used], np.int32),
+        )
+
+
+def _trees(request: VerifyRequest) -> list[DraftTree]:
+    if np.any(request.num_nodes < 0) or len(request.num_nodes) != len(request.sequence_ids):
+        raise ValueError("every sequence brings one tree")
+    return Forest(request.num_nodes, request.token_ids, request.parents).unpack()
+
+
+def _rows(request: VerifyRequest) -> list[list[ProposalRow]]:
+    """The proposal rows by sequence, one per node."""
+    rows = unpack_rows(request.row_lengths, request.row_token_ids, request.row_log_probs)
+    starts = offsets_of(request.num_nodes + 1)
+    if len(rows) != starts[-1]:
+        raise ValueError(f"there are {starts[-1]} nodes and {len(rows)} proposal rows")
+    return [rows[a:b] for a, b in itertools.pairwise(starts)]
+
+
+def _decide(share: Share, logits: np.ndarray) -> Outcome:
+    """Accept, and cut at the first stop. logits: float32 [num_nodes + 1, V], or none."""
+    if not share.reaches_anchor:
+        return Outcome(Status.PREFILLING)
+    offer, sequence = share.offer, share.offer.sequence
+    params, num_emitted = sequence.params, sequence.num_emitted
+    try:
+        verdict = accept(
+            offer.tree, offer.rows, logits, params, len(sequence.token_ids), num_emitted
+        )
+    except ValueError as error:
+        logger.error("sequence %d cannot go on: %s", sequence.id, error)
+        return Outcome(Status.FAILED)
+    emitted, finish = truncate(verdict.token_ids(offer.tree), num_emitted, params)
+    return Outcome(Status.DECODED, finish, tuple(emitted), tuple(verdict.path[: len(emitted)]))
