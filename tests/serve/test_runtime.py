@@ -15,6 +15,7 @@ from canopy.serve.runtime import (
     CannotStart,
     clean_shared_memory,
     make_backend_directory,
+    region_bytes,
     require_free_ports,
     server_command,
     server_environment,
@@ -72,6 +73,16 @@ def test_a_backend_directory_is_made_anew_and_only_links(tmp_path):
     parts = {path.name: path for path in (folder / "python").iterdir()}
     assert {"triton_python_backend_stub", "libtriton_python.so"} <= set(parts)
     assert all(path.is_symlink() for path in parts.values())
+
+
+@given(st.integers(1, 1 << 40), st.integers(1, 16), st.integers(0, 1 << 40))
+def test_regions_fit_into_half_of_the_shared_memory(wanted, num_models, free):
+    size = region_bytes(wanted, num_models, free)
+    assert size == 1 << 20 or (size <= wanted and 2 * num_models * size <= free)
+
+
+def test_regions_have_the_size_asked_for_where_there_is_room():
+    assert region_bytes(64 << 20, 4, 1 << 30) == 64 << 20
 
 
 def test_only_regions_of_the_same_port_are_cleaned():

@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from enum import Enum
+from http.client import HTTPException
 
 from canopy.config import ServerConfig
 
@@ -43,8 +44,8 @@ def probe(server: ServerConfig, timeout_s: float) -> ProbeResult:
         silent = isinstance(error.reason, TimeoutError)
         health = Health.SILENT if silent else Health.BROKEN
         return ProbeResult(health, str(error.reason))
-    except OSError as error:
-        return ProbeResult(Health.BROKEN, str(error))
+    except (OSError, HTTPException) as error:
+        return ProbeResult(Health.BROKEN, repr(error))
     is_ours = status == 200 or '"error":"[unavailable]' in text
     return ProbeResult(Health.ALIVE if is_ours else Health.BROKEN, text.strip())
 
@@ -53,7 +54,7 @@ def start_draining(server: ServerConfig, timeout_s: float) -> bool:
     """Tell the entry model to admit nothing more; False when it could not be told."""
     try:
         status, _ = _post(server, {"control": json.dumps({"op": "drain"})}, timeout_s)
-    except OSError:
+    except (OSError, HTTPException):
         return False
     return status == 200
 
@@ -64,7 +65,7 @@ def read_metrics(server: ServerConfig, timeout_s: float = 2.0) -> dict[str, floa
     try:
         with urllib.request.urlopen(url, timeout=timeout_s) as response:
             lines = response.read().decode("utf-8").splitlines()
-    except OSError:
+    except (OSError, HTTPException):
         return {}
     pairs = (line.rsplit(" ", 1) for line in lines if line.startswith("canopy_"))
     return {name: float(value) for name, value in pairs}

@@ -24,8 +24,10 @@ from canopy.serve.runtime import (
 
 START_TIMEOUT_S = 300.0
 EXIT_TIMEOUT_S = 10.0
+PROBE_TIMEOUT_S = 30.0
 POLL_S = 0.1
 PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)  # loaded here: between fork and exec little is safe
 
 
 class ServerProcess:
@@ -109,7 +111,7 @@ class ServerProcess:
         while True:
             if not self.is_running:
                 raise CannotStart(f"the server stopped while starting\n{self.log_tail()}")
-            result = probe(self.server, timeout_s=max(1.0, deadline - time.monotonic()))
+            result = probe(self.server, PROBE_TIMEOUT_S)
             if result.health is Health.ALIVE:
                 return
             if time.monotonic() > deadline:
@@ -174,4 +176,4 @@ def _kill_group(group: int) -> None:
 
 def _die_with_parent() -> None:
     """A supervisor that is killed outright takes its server along."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

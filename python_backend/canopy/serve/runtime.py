@@ -24,6 +24,7 @@ from canopy.config import (
 from canopy.errors import CanopyError
 
 SHARED_MEMORY = Path("/dev/shm")
+MIN_REGION_BYTES = 1 << 20  # the backend asks for no less
 MODEL_REPOSITORY = Path(__file__).parents[3] / "model_repository"
 
 # One thread each and no spinning: the models' processes share the cores, and a stage takes the
@@ -95,10 +96,12 @@ def server_command(server: ServerConfig, repository: Path, backends: Path) -> li
     """The command line of the server in explicit mode, with all models of the repository."""
     models = sorted(config.parent.name for config in repository.glob("*/config.pbtxt"))
     addresses = {"http": server.http_port, "grpc": server.grpc_port, "metrics": server.metrics_port}
+    free_bytes = shutil.disk_usage(SHARED_MEMORY).free
+    size = region_bytes(server.shared_memory_mb << 20, len(models), free_bytes)
     backend = {
         "shm-region-prefix-name": shared_memory_prefix(server),
-        "shm-default-byte-size": server.shared_memory_mb << 20,
-        "shm-growth-byte-size": server.shared_memory_mb << 20,
+        "shm-default-byte-size": size,
+        "shm-growth-byte-size": size,
     }
     return [
         str(server_folder() / "bin" / "tritonserver"),
@@ -111,6 +114,12 @@ def server_command(server: ServerConfig, repository: Path, backends: Path) -> li
         *(f"--backend-config=python,{key}={value}" for key, value in backend.items()),
         "--exit-timeout-secs=5",
     ]
+
+
+def region_bytes(wanted: int, num_models: int, free_bytes: int) -> int:
+    """First size of a model's region. All together take half of the memory at most: a
+    container's /dev/shm is often 64 MB, and a region that cannot be had stops the server."""
+    return max(MIN_REGION_BYTES, min(wanted, free_bytes // 2 // max(num_models, 1)))
 
 
 def shared_memory_prefix(server: ServerConfig) -> str:
