@@ -8,6 +8,7 @@ from summing_decoder import VOCAB_SIZE, SummingDecoder, next_token
 
 from canopy.config import CacheConfig
 from canopy.messages import Finish, Status, VerifyReply, VerifyRequest
+from canopy.models.decoder import Decoder
 from canopy.sampling import SamplingParams
 from canopy.stages.changes import StartedSequence, pack_started
 from canopy.stages.proposals import pack_rows
@@ -72,7 +73,7 @@ class Driver:
         block_size: int = 4,
         prefix_reuse: bool = True,
         max_step_tokens: int = 64,
-        decoder: SummingDecoder | None = None,
+        decoder: SummingDecoder | Decoder | None = None,
     ) -> None:
         self.decoder = decoder or SummingDecoder()
         cache = CacheConfig(num_tokens, block_size, prefix_reuse)
