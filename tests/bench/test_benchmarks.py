@@ -1,0 +1,96 @@
+"""The benchmarks themselves on a tiny random model: shapes and laws of the numbers, no times."""
+
+from argparse import Namespace
+
+import pytest
+
+from bench import acceptance, turn
+from bench.benchmark import Options
+from bench.local_engine import LocalEngine
+from bench.prompts import Prompt
+from canopy.config import CacheConfig, Deployment, LimitsConfig, TargetConfig
+from canopy.errors import InvalidRequest
+
+PROMPTS = [
+    Prompt("qa", "abcabcabcabc"),
+    Prompt("code", "for i in x: for i in y:"),
+    Prompt("qa", "to be or not to be"),
+]
+
+
+@pytest.fixture(scope="module")
+def deployment(tiny_folder):
+    return Deployment(
+        target=TargetConfig(model=str(tiny_folder), num_threads=1),
+        cache=CacheConfig(num_tokens=2048),
+        limits=LimitsConfig(max_running=2),
+    )
+
+
+def test_more_requests_than_places_are_all_answered(deployment):
+    engine, ended = LocalEngine(deployment), []
+    requests = [
+        engine.chat_request(prompt.text, temperature=0, ignore_eos=True, max_tokens=count)
+        for prompt, count in zip(PROMPTS, (3, 9, 6), strict=True)
+    ]
+    answers = engine.run(requests, on_end=lambda: ended.append(1))
+    assert [answer.num_tokens for answer in answers] == [3, 9, 6]
+    assert len(ended) == len(requests)
+    assert engine.metrics.used_blocks == 0
+    assert engine.metrics.free_blocks == deployment.cache.num_blocks
+
+
+def test_a_request_that_cannot_fit_is_refused(deployment):
+    with pytest.raises(InvalidRequest):
+        LocalEngine(deployment).chat_request("x" * 2000)
+
+
+@pytest.fixture(scope="module")
+def acceptance_result(deployment):
+    arguments = Namespace(
+        policies=["chain", "topn"],
+        node_budgets=[4],
+        temperatures=[0.0, 0.7],
+        modes=["coupled", "rejection"],
+        max_tokens=12,
+    )
+    return acceptance.run(Options(deployment, PROMPTS, is_quick=True, arguments=arguments))
+
+
+def test_acceptance_reports_every_policy_mode_and_category(acceptance_result):
+    laws = ["", "_coupled_t0.7", "_rejection_t0.7"]
+    names = {
+        f"{quantity}_{policy}{law}"
+        for quantity in ("tau", "nodes", "accepted_per_node")
+        for policy in ("chain", "topn")
+        for law in laws
+    }
+    assert set(acceptance_result.figures) == names | {f"lookup4_tau{law}" for law in laws}
+    by_policy, by_category = acceptance_result.details.values()
+    assert len(by_policy) == 6
+    assert {record["category"] for record in by_category} == {"qa", "code"}
+
+
+def test_acceptance_figures_keep_their_laws(acceptance_result):
+    by_policy, by_category = acceptance_result.details.values()
+    for record in by_policy + by_category:
+        assert 1.0 <= record["acceptance_length"] <= 1.0 + record["nodes_per_round"]
+        assert record["nodes_per_round"] <= record["node_budget"]
+        accepted = record["accepted_per_node"] * record["nodes_per_round"]
+        assert record["acceptance_length"] == pytest.approx(1.0 + accepted)
+    parts = [sum(r["rounds"] for r in by_category if r["policy"] == p) for p in ("chain", "topn")]
+    whole = [sum(r["rounds"] for r in by_policy if r["policy"] == p) for p in ("chain", "topn")]
+    assert parts == whole
+
+
+def test_turn_reports_every_stage_at_every_number_of_sequences(deployment):
+    arguments = Namespace(sequences=[1, 2], direct_only=True)
+    result = turn.run(Options(deployment, PROMPTS, is_quick=True, arguments=arguments))
+    stages = ("draft", "build", "verify", "commit", "turn", "overhead", "plain_turn")
+    for count in (1, 2):
+        assert all(result.figures[f"{stage}_ms_{count}"] > 0 for stage in stages)
+        assert result.figures[f"speedup_{count}"] > 0
+    (records,) = result.details.values()
+    plain = [record for record in records if record["decoding"] == "plain"]
+    assert [record["tokens_per_sequence"] for record in plain] == [1.0, 1.0]
+    assert all(record["turns"] > 0 for record in records)

@@ -1,0 +1,87 @@
+import json
+
+import pytest
+
+from bench import __main__ as door
+from bench.benchmark import Benchmark, Result
+from bench.registry import BENCHMARKS
+
+RESULT = Result({"tau": 2.5}, {"a table": [{"policy": "chain", "tau": 2.5}]})
+
+
+@pytest.fixture
+def seen_options(monkeypatch):
+    """Registers the benchmark `echo`, which keeps the options that it is given."""
+    seen = []
+
+    def run(options):
+        seen.append(options)
+        return RESULT
+
+    monkeypatch.setitem(BENCHMARKS, "echo", Benchmark("echo", "keeps its options", run))
+    return seen
+
+
+def exit_status(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as end:
+        door.main(arguments)
+    return end.value.code
+
+
+def test_help_lists_every_benchmark_with_its_description(capsys):
+    assert exit_status("--help") == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert {"acceptance", "turn"} <= set(BENCHMARKS)
+    for benchmark in BENCHMARKS.values():
+        assert f"{benchmark.name} {benchmark.description}" in text
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["nonsense"],
+        ["acceptance", "--policies", "chain,nonsense"],
+        ["acceptance", "--limit", "0"],
+        ["acceptance", "--modes", "greedy"],
+        ["turn", "--sequences", "1,x"],
+    ],
+)
+def test_what_is_not_on_the_list_is_refused(arguments, capsys):
+    assert exit_status(*arguments) == 2
+    assert "usage: python -m bench" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "reason"),
+    [("--prompts", "cannot be read"), ("--json", "no folder"), ("--deployment", "no deployment")],
+)
+def test_an_absent_file_is_a_clear_error(option, reason, tmp_path, seen_options, capsys):
+    assert door.main(["echo", option, str(tmp_path / "absent" / "file")]) == 2
+    assert reason in capsys.readouterr().err
+    assert not seen_options
+
+
+def test_the_result_is_printed_and_written_with_the_machine(tmp_path, seen_options, capsys):
+    path = tmp_path / "result.json"
+    assert door.main(["echo", "--json", str(path)]) == 0
+    printed = capsys.readouterr().out
+    assert "a table" in printed
+    assert "2.500" in printed
+    written = json.loads(path.read_text(encoding="utf-8"))
+    assert set(written) == {"name", "figures", "details", "machine"}
+    assert written["name"] == "echo"
+    assert written["figures"] == RESULT.figures
+    assert written["details"] == RESULT.details
+    assert {"cpu", "cores", "versions"} <= set(written["machine"])
+    assert "/" not in json.dumps(written["machine"])
+
+
+def test_quick_takes_one_prompt_of_each_category(seen_options):
+    assert door.main(["echo", "--quick"]) == 0
+    assert door.main(["echo", "--limit", "20"]) == 0
+    quick, limited = seen_options
+    assert quick.is_quick
+    assert len({prompt.category for prompt in quick.prompts}) == len(quick.prompts) == 9
+    assert not limited.is_quick
+    assert len(limited.prompts) == 20
