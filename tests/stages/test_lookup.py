@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from canopy.policy import PolicySettings
+from canopy.policy import PolicySettings, select
 from canopy.sampling import PolicyName, SamplingParams
 from canopy.stages.sources.lookup import LookupSource, estimate
 from canopy.stages.sources.source import DraftSequence, DraftTask
@@ -76,6 +76,23 @@ def test_proposals_keep_to_the_policy_and_siblings_differ(seq, policy, budget, d
     assert len(set(paths(tree))) == tree.num_nodes + 1
     assert all(row.is_empty for row in proposal.rows)
     assert (proposal.log_probs <= 0).all()
+
+
+def survival(proposal):
+    """Probability of each node's path."""
+    tree, log_probs = proposal.tree, proposal.log_probs.astype(float)
+    return np.exp([log_probs[tree.path(node)].sum() for node in range(tree.num_nodes + 1)])
+
+
+@given(tokens, policies, st.integers(0, 12))
+def test_a_proposal_is_what_the_policy_selects_of_a_larger_one(seq, policy, budget):
+    task = task_of(seq, policy, budget)
+    [small], [large] = (
+        LookupSource(1, MAX_MATCH).propose([task_of(seq, policy, size)]) for size in (budget, 60)
+    )
+    nodes = select(task.settings, large.tree.parents, large.log_probs, large.entropies)
+    assert small.tree.num_nodes == len(nodes)
+    assert survival(small).sum() == pytest.approx(1.0 + survival(large)[nodes].sum())
 
 
 @given(tokens, st.sets(st.integers(0, 3), max_size=3))

@@ -1,5 +1,5 @@
 """Tree policies: which nodes are drafted and verified. Pure functions over numpy arrays."""
 
-from canopy.policy.shapes import PolicySettings, select, widths
+from canopy.policy.shapes import PolicySettings, rank, select, widths
 
-__all__ = ["PolicySettings", "select", "widths"]
+__all__ = ["PolicySettings", "rank", "select", "widths"]

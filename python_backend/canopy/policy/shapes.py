@@ -19,6 +19,7 @@ descendants, so whether a slot is taken depends on nothing that is drawn in it o
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -43,25 +44,35 @@ class PolicySettings:
             PolicyName(policy), int(node_budget), tree.max_depth, tree.max_branch, tree.threshold
         )
 
-    @property
+    @cached_property
     def branch(self) -> int:
         """Most children of one node under this policy."""
         return 1 if self.name is PolicyName.CHAIN else self.max_branch
 
-    @property
+    @cached_property
     def reach(self) -> int:
         """Deepest level that a node can stand on; 0 = nothing is drafted."""
         limit = 0 if self.name is PolicyName.OFF else min(self.max_depth, self.node_budget)
         return max(limit, 0)
 
-    @property
+    @cached_property
     def is_breadth_first(self) -> bool:
         return self.name in (PolicyName.CHAIN, PolicyName.UNIFORM)
 
-    @property
+    @cached_property
     def least_log_prob(self) -> float:
         """Path log-prob under which a node is dropped."""
         return math.log(self.threshold) if self.name is PolicyName.THRESHOLD else -math.inf
+
+
+def rank(settings: PolicySettings, depth: int, path_log_prob: float) -> float:
+    """The order in which the policy takes nodes: the smallest number first, infinity never.
+
+    A child's rank is not below its parent's. Equal ranks go by index, parents first.
+    """
+    if depth > settings.reach or path_log_prob < settings.least_log_prob:
+        return math.inf
+    return float(depth) if settings.is_breadth_first else -path_log_prob
 
 
 def widths(
@@ -98,31 +109,29 @@ def select(
     """
     if settings.reach == 0:
         return np.zeros(0, np.int32)
-    rank = _ranks(settings, list(map(int, parents)), list(map(float, log_probs)))
-    chosen = sorted(rank, key=rank.__getitem__)[: settings.node_budget]
+    ranks = _ranks(settings, list(map(int, parents)), list(map(float, log_probs)))
+    chosen = sorted(ranks, key=ranks.__getitem__)[: settings.node_budget]
     return np.array(sorted(chosen), np.int32)
 
 
 def _ranks(
     settings: PolicySettings, parents: list[int], log_probs: list[float]
 ) -> dict[int, float]:
-    """The admissible nodes in index order; the smaller the number, the earlier chosen.
+    """Ranks of the nodes that can be taken, in index order.
 
     Lists and not arrays: a tree has tens of nodes, for which this is several times as fast.
     """
-    reach, branch, least = settings.reach, settings.branch, settings.least_log_prob
-    breadth_first = settings.is_breadth_first
     depths, paths = {0: 0}, {0: 0.0}
     num_children = [0] * len(parents)
     ranks: dict[int, float] = {}
     for node in range(1, len(parents)):
         parent = parents[node]
-        if parent not in depths or depths[parent] == reach or num_children[parent] == branch:
+        if parent not in depths or num_children[parent] == settings.branch:
             continue
-        path = paths[parent] + log_probs[node]
-        if path < least:
+        depth, path = depths[parent] + 1, paths[parent] + log_probs[node]
+        node_rank = rank(settings, depth, path)
+        if node_rank == math.inf:
             continue
         num_children[parent] += 1
-        depths[node], paths[node] = depths[parent] + 1, path
-        ranks[node] = depths[node] if breadth_first else -path
+        depths[node], paths[node], ranks[node] = depth, path, node_rank
     return ranks

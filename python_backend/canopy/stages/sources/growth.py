@@ -24,13 +24,8 @@ class Offer:
 
     log_probs: Sequence[float]  # at most 0, falling; known before any token is drawn
     token_ids: Callable[[int], Sequence[int]]  # tokens of the first `num` slots, fewer if none left
-    entropy: float = 0.0  # bits
+    entropy: float  # bits
     row: ProposalRow = _NO_ROW
-
-    @staticmethod
-    def nothing() -> "Offer":
-        """No continuation is known."""
-        return Offer((), lambda num: ())
 
 
 class Growth:

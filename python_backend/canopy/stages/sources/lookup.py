@@ -17,7 +17,7 @@ import math
 import operator
 from collections.abc import Iterable, Sequence
 
-from canopy.stages.sources.growth import Growth, Offer
+from canopy.stages.sources.best_first import BestFirst, Continuations
 from canopy.stages.sources.source import DraftSequence, DraftTask
 from canopy.stages.sources.suffix_index import SuffixIndex
 from canopy.tree import Proposal
@@ -46,24 +46,19 @@ class LookupSource:
 
     def _propose(self, task: DraftTask) -> Proposal:
         index = self._index_of(task.sequence)
-        growth = Growth(task)
-        while nodes := growth.frontier():
-            growth.expand(nodes, [self._offer(index, growth.path(node)) for node in nodes])
-        return growth.proposal()
+        return BestFirst(task, lambda path: self._continuations(index, path)).grow()
 
     def _index_of(self, sequence: DraftSequence) -> SuffixIndex:
         index = self._indexes.setdefault(sequence.sequence_id, SuffixIndex(self._max_match))
         index.extend(sequence.token_ids[index.num_tokens :])
         return index
 
-    def _offer(self, index: SuffixIndex, path: list[int]) -> Offer:
+    def _continuations(self, index: SuffixIndex, path: list[int]) -> Continuations:
         estimates = estimate(index.followers(index.suffix(path)), self._min_match)
-        if not estimates:
-            return Offer.nothing()
         ranked = sorted(estimates, key=lambda token: (-estimates[token], token))
         log_probs = [math.log(estimates[token]) for token in ranked]
         nats = -sum(map(operator.mul, map(estimates.__getitem__, ranked), log_probs))
-        return Offer(log_probs, lambda num: ranked[:num], nats / math.log(2.0))
+        return Continuations(ranked, log_probs, nats / math.log(2.0))
 
 
 def estimate(matches: Iterable[tuple[int, list[int]]], min_match: int) -> dict[int, float]:

@@ -1,0 +1,95 @@
+"""Growth one node at a time, the policy's next choice first.
+
+Where a node costs little to expand and nothing is gained by expanding many together, this drafts
+no node in vain: the tree is what the policy would select of everything that could be drafted.
+"""
+
+import heapq
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from canopy.policy import rank
+from canopy.stages.sources.source import DraftTask
+from canopy.tree import DraftTree, Proposal, ProposalRow
+
+
+class Continuations(NamedTuple):
+    """Known next tokens after a path, the likeliest first."""
+
+    token_ids: Sequence[int]
+    log_probs: Sequence[float]  # at most 0, falling
+    entropy: float  # bits
+
+
+class _Slot(NamedTuple):
+    """A node that may be taken; the smallest tuple is next."""
+
+    rank: float
+    order: int
+    parent: int
+    token_id: int
+    log_prob: float
+
+
+_NO_ROW = ProposalRow.empty()
+
+
+class BestFirst:
+    """One proposal with deterministic children, as it grows."""
+
+    def __init__(
+        self, task: DraftTask, continuations_of: Callable[[list[int]], Continuations]
+    ) -> None:
+        """continuations_of: from the tokens below the anchor, down to a node."""
+        self._settings = task.settings
+        self._stops = frozenset(task.sequence.params.stop_token_ids)
+        self._continuations_of = continuations_of
+        self._token_ids = [task.sequence.token_ids[-1]]
+        self._parents = [-1]
+        self._paths: list[list[int]] = [[]]
+        self._log_probs = [0.0]
+        self._path_log_probs = [0.0]
+        self._entropies = [0.0]
+        self._slots: list[_Slot] = []
+        self._num_opened = 0
+
+    def grow(self) -> Proposal:
+        """Take nodes until the budget is spent or nothing more is known."""
+        budget = self._settings.node_budget if self._settings.reach > 0 else 0
+        while len(self._parents) <= budget:
+            newest = len(self._parents) - 1
+            if newest == 0 or self._token_ids[newest] not in self._stops:
+                self._open_slots(newest)
+            if not self._slots:
+                break
+            self._take(heapq.heappop(self._slots))
+        return Proposal(
+            DraftTree(np.array(self._token_ids, np.int32), np.array(self._parents, np.int32)),
+            np.array(self._log_probs, np.float32),
+            np.array(self._entropies, np.float32),
+            [_NO_ROW] * len(self._parents),
+        )
+
+    def _open_slots(self, node: int) -> None:
+        path, path_log_prob = self._paths[node], self._path_log_probs[node]
+        depth = len(path) + 1
+        if depth > self._settings.reach:
+            return
+        token_ids, log_probs, self._entropies[node] = self._continuations_of(path)
+        for token_id, log_prob in zip(token_ids[: self._settings.branch], log_probs, strict=False):
+            slot_rank = rank(self._settings, depth, path_log_prob + log_prob)
+            if slot_rank < np.inf:
+                slot = _Slot(slot_rank, self._num_opened, node, token_id, log_prob)
+                heapq.heappush(self._slots, slot)
+                self._num_opened += 1
+
+    def _take(self, slot: _Slot) -> None:
+        parent = slot.parent
+        self._token_ids.append(slot.token_id)
+        self._parents.append(parent)
+        self._paths.append([*self._paths[parent], slot.token_id])
+        self._log_probs.append(slot.log_prob)
+        self._path_log_probs.append(self._path_log_probs[parent] + slot.log_prob)
+        self._entropies.append(0.0)
