@@ -56,7 +56,7 @@ class DrafterConfig:
     max_nodes: int = 64  # drafted nodes of one proposal, a superset of the tree that is verified
     row_size: int = 32  # entries of a proposal row kept for the ratio rules (K)
     coupling: float = 0.7  # c in `log q + c * G`, the ranking of children in coupled mode
-    max_match: int = 8  # longest suffix, in tokens, that lookup matches
+    max_match: int = 4  # longest suffix, in tokens, that lookup matches
     min_match: int = 1
 
     def __post_init__(self) -> None:

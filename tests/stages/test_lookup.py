@@ -30,10 +30,10 @@ def paths(tree):
     return [tuple(tree.token_ids[tree.path(node)]) for node in range(tree.num_nodes + 1)]
 
 
-def rescanned_followers(token_ids, suffix):
+def rescanned_followers(token_ids, suffix, max_match):
     """The definition of SuffixIndex.followers, by looking at every position."""
     found = []
-    for length in range(min(len(suffix), MAX_MATCH), 0, -1):
+    for length in range(min(len(suffix), max_match), 0, -1):
         gram = suffix[-length:]
         ends = range(length, len(token_ids))
         followers = [token_ids[end] for end in ends if token_ids[end - length : end] == gram]
@@ -42,15 +42,19 @@ def rescanned_followers(token_ids, suffix):
     return found
 
 
-@given(st.lists(tokens, min_size=1, max_size=4), st.lists(st.integers(0, 3), max_size=5))
-def test_the_index_finds_what_a_rescan_finds(parts, path):
-    index = SuffixIndex(MAX_MATCH)
+@given(
+    st.lists(tokens, min_size=1, max_size=4),
+    st.lists(st.integers(0, 3), max_size=5),
+    st.integers(1, 6),
+)
+def test_the_index_finds_what_a_rescan_finds(parts, path, max_match):
+    index = SuffixIndex(max_match)
     for part in parts:
         index.extend(part)
     whole = [token for part in parts for token in part]
     suffix = index.suffix(path)
-    assert suffix == (whole + path)[-MAX_MATCH:]
-    assert list(index.followers(suffix)) == rescanned_followers(whole, suffix)
+    assert suffix == (whole + path)[-max_match:]
+    assert list(index.followers(suffix)) == rescanned_followers(whole, suffix, max_match)
 
 
 @given(tokens, tokens, policies)

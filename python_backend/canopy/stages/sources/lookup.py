@@ -1,7 +1,7 @@
 """Lookup: continuations of the sequence's own suffix, several of them as one tree.
 
 The children of a node are the tokens that followed earlier occurrences of the longest suffix of
-context + path, and of every shorter one down to `min_match` tokens. The acceptance of an edge is
+context + path, and of shorter ones while enough is left open. The acceptance of an edge is
 estimated by blending from the longest match down, as PPM does (Cleary and Witten, 1984):
 
     estimate(x) = sum over matched n of  rest(n) * trust(n) * share(n, x)

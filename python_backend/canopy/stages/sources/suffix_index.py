@@ -22,7 +22,7 @@ class SuffixIndex:
         for token in token_ids:
             for key in _suffix_keys(self._tail):
                 self._note(key, token)
-            self._tail = [*self._tail[-self.max_match + 1 :], token]
+            self._tail = [*self._tail, token][-self.max_match :]
         self.num_tokens += len(token_ids)
 
     def suffix(self, path: Sequence[int]) -> list[int]:
