@@ -1,0 +1,110 @@
+"""The engine over the real stages, called directly, on a tiny model."""
+
+from pathlib import Path
+
+import pytest
+from replay import assert_same_or_tied
+from toys import CollectingSink
+
+from canopy.config import CacheConfig, Deployment, DrafterConfig, LimitsConfig, TargetConfig
+from canopy.engine.loop import Engine, Stages
+from canopy.entry.limits import engine_limits, model_limits
+from canopy.entry.parsing import ClientRequest, RequestParser
+from canopy.models.config import ModelConfig
+from canopy.stages.building import make_tree_builder
+from canopy.stages.drafting import make_drafter
+from canopy.stages.verifying import make_verifier
+from canopy.text.tokenizer import Tokenizer
+
+PROMPTS = ["abcabcabcabc", "the cat sat on the mat. the cat", "漢字漢字漢", "x", "1, 2, 3, 4, " * 9]
+
+
+class DirectPipeline:
+    """One deployment served without a server."""
+
+    def __init__(self, folder: Path, **tables: object) -> None:
+        deployment = Deployment(target=TargetConfig(model=str(folder)), **tables)
+        tokenizer = Tokenizer(folder)
+        self.verifier = make_verifier(deployment)
+        stages = Stages(make_drafter(deployment), make_tree_builder(deployment), self.verifier)
+        self.engine = Engine(stages, engine_limits(deployment), tokenizer.decode)
+        self._parser = RequestParser(
+            deployment, model_limits(ModelConfig.from_folder(folder)), tokenizer
+        )
+
+    def answers(self, **parameters: object) -> list[str]:
+        """The texts of all prompts, served together; then every block is free again."""
+        sinks = []
+        for seed, prompt in enumerate(PROMPTS):
+            given = {"seed": seed, "max_tokens": 40, "ignore_eos": True} | parameters
+            sinks.append(CollectingSink())
+            client = ClientRequest(prompt.encode(), stream=True, request_parameters=given)
+            self.engine.submit(self._parser.parse(client), sinks[-1])
+        while self.engine.has_work:
+            self.engine.turn()
+        blocks = self.verifier.blocks
+        blocks.check_integrity()
+        assert (blocks.num_used, blocks.num_free) == (0, blocks.num_blocks)
+        assert [sink.error for sink in sinks] == [None] * len(PROMPTS)
+        return [sink.text for sink in sinks]
+
+
+def assert_plain_text(folder: Path, texts: list[str], plain: list[str], temperature: float):
+    """Every text is the plain one, or parts from it at a tie of the target."""
+    for seed, (prompt, text, other) in enumerate(zip(PROMPTS, texts, plain, strict=True)):
+        options = {"temperature": temperature, "seed": seed}
+        assert_same_or_tied(folder, prompt, options, text, other)
+
+
+@pytest.fixture(scope="module")
+def plain(tiny_folder) -> dict[float, list[str]]:
+    """What the target says without speculation, by temperature."""
+    pipeline = DirectPipeline(tiny_folder)
+    return {t: pipeline.answers(temperature=t, speculation="off") for t in (0.0, 0.9)}
+
+
+@pytest.fixture(scope="module")
+def pipelines(tiny_folder) -> dict[str, DirectPipeline]:
+    itself = DrafterConfig(source="autoregressive", model=str(tiny_folder))
+    return {
+        "lookup": DirectPipeline(tiny_folder),
+        "itself": DirectPipeline(tiny_folder, drafter=itself),
+    }
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("policy", ["chain", "uniform", "threshold", "topn"])
+@pytest.mark.parametrize("source", ["lookup", "itself"])
+def test_no_policy_and_no_source_changes_the_text(
+    pipelines, plain, tiny_folder, source, policy, temperature
+):
+    texts = pipelines[source].answers(temperature=temperature, speculation=policy, node_budget=10)
+    assert_plain_text(tiny_folder, texts, plain[temperature], temperature)
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        {"limits": LimitsConfig(max_step_tokens=3)},
+        {"limits": LimitsConfig(max_running=1)},
+        {"cache": CacheConfig(num_tokens=2048, prefix_reuse=False)},
+        {"cache": CacheConfig(num_tokens=2048, block_size=5)},
+    ],
+    ids=["small-chunks", "one-by-one", "no-prefix-reuse", "odd-blocks"],
+)
+def test_no_limit_of_a_deployment_changes_the_text(tiny_folder, plain, tables):
+    texts = DirectPipeline(tiny_folder, **tables).answers(temperature=0.9)
+    assert_plain_text(tiny_folder, texts, plain[0.9], 0.9)
+
+
+def test_preemption_changes_no_text(tiny_folder, plain):
+    pipeline = DirectPipeline(tiny_folder, cache=CacheConfig(num_tokens=160))
+    texts = pipeline.answers(temperature=0.9)
+    assert_plain_text(tiny_folder, texts, plain[0.9], 0.9)
+    assert pipeline.engine.metrics.num_preempted > 0
+
+
+def test_speculation_off_drafts_nothing(pipelines):
+    before = pipelines["lookup"].engine.metrics.num_drafted_nodes
+    pipelines["lookup"].answers(temperature=0.0, speculation="off")
+    assert pipelines["lookup"].engine.metrics.num_drafted_nodes == before
