@@ -1,7 +1,8 @@
 """A turn with direct calls: medians over the turns in which every sequence decodes.
 
-Plain decoding and speculation alternate on the same prompts, so that a drift of the machine meets
-both; the speedup is the median of their paired ratios of tokens per second.
+Plain decoding and speculation alternate on the same prompts, other ones each time, so that a
+drift of the machine meets both; the speedup is the median of their paired ratios of tokens per
+second.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from bench.benchmark import Record, Result
 from bench.local_engine import LocalEngine
 from bench.progress import progress_bar
 from bench.prompts import Prompt
-from bench.turn_plan import Plan
+from bench.turn_plan import Plan, turn_texts
 from canopy.config import Deployment
 from canopy.engine.metrics import STAGES, EngineMetrics
 
@@ -73,31 +74,37 @@ def measure_direct(deployment: Deployment, prompts: Sequence[Prompt], plan: Plan
     steps = len(plan.num_sequences) * len(VARIANTS) * (plan.num_repeats + 1)
     with progress_bar("direct runs", steps) as advance:
         for count in plan.num_sequences:
-            texts = plan.texts(prompts, count)
-            runs = _interleaved_runs(engine, texts, plan, advance)
+            batches = [
+                turn_texts(prompts, count, start=repeat * count)
+                for repeat in range(plan.num_repeats + 1)
+            ]
+            runs = _interleaved_runs(engine, batches, plan.max_tokens, advance)
             records += [_record(count, name, _flat(turns)) for name, turns in runs.items()]
             figures |= _figures(count, runs)
     return Result(figures, {"direct stages: median ms of a turn": records})
 
 
 def _interleaved_runs(
-    engine: LocalEngine, texts: Sequence[str], plan: Plan, advance: Callable[[], None]
+    engine: LocalEngine,
+    batches: Sequence[Sequence[str]],
+    max_tokens: int,
+    advance: Callable[[], None],
 ) -> dict[str, list[list[Turn]]]:
-    """Steady turns by variant and repeat; a first repeat warms caches and is dropped."""
+    """Steady turns by variant and batch; the first batch warms up and is dropped."""
     runs: dict[str, list[list[Turn]]] = {name: [] for name in VARIANTS}
-    for _ in range(plan.num_repeats + 1):
+    for texts in batches:
         for name, parameters in VARIANTS.items():
             recorder = TurnRecorder(engine.metrics)
             requests = [
                 engine.chat_request(
-                    text, temperature=0, ignore_eos=True, max_tokens=plan.max_tokens, **parameters
+                    text, temperature=0, ignore_eos=True, max_tokens=max_tokens, **parameters
                 )
                 for text in texts
             ]
             engine.run(requests, after_turn=recorder)
             runs[name].append(recorder.steady(len(texts)))
             advance()
-    return {name: repeats[1:] for name, repeats in runs.items()}
+    return {name: turns[1:] for name, turns in runs.items()}
 
 
 def _flat(repeats: Sequence[Sequence[Turn]]) -> list[Turn]:
@@ -136,4 +143,6 @@ def _figures(num_sequences: int, runs: dict[str, list[list[Turn]]]) -> dict[str,
 
 
 def _tokens_per_second(turns: Sequence[Turn]) -> float:
-    return sum(t.num_emitted for t in turns) / sum(t.seconds["total"] for t in turns)
+    """By the median turn, so that a stall of the machine does not decide."""
+    tokens_per_turn = sum(t.num_emitted for t in turns) / len(turns)
+    return tokens_per_turn / median(t.seconds["total"] for t in turns)

@@ -20,6 +20,7 @@ class Plan:
         """Enough tokens for several rounds of the deepest tree."""
         return Plan([1, 8], 2, 24) if is_quick else Plan([1, 8, 32], 5, 48)
 
-    def texts(self, prompts: Sequence[Prompt], count: int) -> list[str]:
-        """`count` prompts, over again when there are fewer."""
-        return [prompt.text for prompt in islice(cycle(prompts), count)]
+
+def turn_texts(prompts: Sequence[Prompt], count: int, start: int = 0) -> list[str]:
+    """`count` prompts from number `start` on; after the last one comes the first."""
+    return [prompt.text for prompt in islice(cycle(prompts), start, start + count)]

@@ -23,7 +23,7 @@ from bench.benchmark import Record, Result
 from bench.progress import progress_bar
 from bench.prompts import Prompt
 from bench.server_metrics import Scrape, scrape
-from bench.turn_plan import Plan
+from bench.turn_plan import Plan, turn_texts
 from canopy.config import Deployment
 from canopy.engine.metrics import STAGES
 from canopy.serve.process import ServerProcess
@@ -77,7 +77,7 @@ def measure_served(deployment: Deployment, prompts: Sequence[Prompt], plan: Plan
         progress_bar("served runs", steps) as advance,
     ):
         for count in plan.num_sequences:
-            texts = plan.texts(prompts, count)
+            texts = turn_texts(prompts, count)
             runs = _interleaved_runs(server, texts, plan, advance)
             records += [_record(count, style, runs[style]) for style in _STYLES]
             figures |= _figures(count, runs)

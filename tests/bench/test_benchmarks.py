@@ -8,6 +8,8 @@ from bench import acceptance, turn
 from bench.benchmark import Options
 from bench.local_engine import LocalEngine
 from bench.prompts import Prompt
+from bench.turn_plan import Plan
+from bench.turn_served import measure_served
 from canopy.config import CacheConfig, Deployment, LimitsConfig, TargetConfig
 from canopy.errors import InvalidRequest
 
@@ -94,3 +96,17 @@ def test_turn_reports_every_stage_at_every_number_of_sequences(deployment):
     plain = [record for record in records if record["decoding"] == "plain"]
     assert [record["tokens_per_sequence"] for record in plain] == [1.0, 1.0]
     assert all(record["turns"] > 0 for record in records)
+
+
+@pytest.mark.server
+def test_turn_finds_hops_and_responses_on_the_real_server(deployment):
+    result = measure_served(deployment, PROMPTS, Plan([1, 2], num_repeats=1, max_tokens=8))
+    for count in (1, 2):
+        assert result.figures[f"served_turn_ms_{count}"] > 0
+        assert result.figures[f"hop_ms_{count}"] > 0
+        assert f"send_ms_{count}" in result.figures
+    (records,) = result.details.values()
+    for record in records:
+        stages = ("draft_ms", "build_ms", "verify_ms", "commit_ms")
+        assert sum(record[stage] for stage in stages) <= record["turn_ms"]
+        assert record["turns"] >= 2
