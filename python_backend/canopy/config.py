@@ -14,7 +14,7 @@ from canopy.errors import InvalidDeployment
 
 DEPLOYMENT_VARIABLE = "CANOPY_DEPLOYMENT"
 
-DTYPES = ("float32", "bfloat16")
+DTYPES = ("float32", "bfloat16", "int8")
 DEVICES = ("cpu", "cuda")
 SOURCES = ("none", "lookup", "autoregressive")
 POLICIES = ("chain", "uniform", "threshold", "topn")

@@ -1,0 +1,233 @@
+"""All layers of a decoder of the Llama family on int8 weights, as one function of a worker team.
+
+    phases of a layer         norm | qkv | rope, cache write | attention | quantise | output
+                              | add, norm | gate and up | gate, quantise | down
+    shared out by             rows, or outputs (linears), or pairs of row and KV head (attention)
+
+Workers meet between phases. Shapes: T rows of a step, E hidden size, H query heads, K KV heads,
+D head_dim, I inner size, L layers; `*` marks sizes that the linears pad.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from canopy_kernels.int8_gemm import activation_levels, linear_share
+from canopy_kernels.int8_rows import LOG2_E, add, gated, quantise, rms_norm, rope
+from canopy_kernels.tree_attention import _attend_share as attend_share
+from canopy_kernels.worker_team import WorkerTeam, meet, share
+
+
+class Linears(NamedTuple):
+    """One linear of each of L layers; layouts of canopy_kernels.int8_gemm."""
+
+    blocks: np.ndarray  # int8 [L, out* / 16, in* / 2, 16, 2]
+    scales: np.ndarray  # float32 [L, out*]
+    bias: np.ndarray  # float32 [L, out*]
+
+
+class Weights(NamedTuple):
+    """Of all layers, and of the head as the only one of its kind."""
+
+    attention_norm: np.ndarray  # float32 [L, E]
+    qkv: Linears  # (H + 2K) * D outputs: queries, keys, values
+    qk_norm: np.ndarray  # float32 [L, H + K, D]; without a norm of queries and keys [L, 0, D]
+    output: Linears
+    mlp_norm: np.ndarray  # float32 [L, E]
+    gate_up: Linears  # 2I outputs
+    down: Linears
+    norm: np.ndarray  # float32 [1, E]
+    head: Linears  # vocabulary
+
+
+class Shape(NamedTuple):
+    """Sizes that the weights do not tell."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    inner_size: int
+    norm_eps: np.float32
+
+
+class Step(NamedTuple):
+    """What is computed; `layout` is `PagedRows.arrays`."""
+
+    hidden: np.ndarray  # float32 [T, E] embeddings; overwritten
+    cosines: np.ndarray  # float32 [T, D]
+    sines: np.ndarray  # float32 [T, D]
+    layout: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]
+    logit_rows: np.ndarray  # int64 [n]
+    keys: np.ndarray  # float32 [L, slots, K, D]; the rows' slots are written
+    values: np.ndarray  # float32 [L, slots, K, D]
+
+
+class Buffers(NamedTuple):
+    """What phases hand to each other."""
+
+    levels: tuple[int, int, int]  # largest magnitude in q_hidden, q_mixed, q_inner
+    q_hidden: np.ndarray  # int16 [T, E*]
+    q_mixed: np.ndarray  # int16 [T, (H * D)*]
+    q_inner: np.ndarray  # int16 [T, I*]
+    row_scales: np.ndarray  # float32 [T]
+    qkv: np.ndarray  # float32 [T, out*]
+    query: np.ndarray  # float32 [T, H, D]
+    mixed: np.ndarray  # float32 [T, H, D]
+    change: np.ndarray  # float32 [T, E*] what is added to hidden next; zero at first
+    gate_up: np.ndarray  # float32 [T, out*]
+    logits: np.ndarray  # float32 [n, vocabulary*]
+
+
+def decode_step(weights: Weights, shape: Shape, step: Step, team: WorkerTeam) -> np.ndarray:
+    """Compute a step's rows and write their keys and values; float32 [n, vocabulary*] logits."""
+    buffers = _buffers(weights, shape, step)
+    if len(step.hidden):
+        team.run(_decode_share, weights, shape, step, buffers)
+    return buffers.logits
+
+
+def _buffers(weights: Weights, shape: Shape, step: Step) -> Buffers:
+    num_rows, hidden_size = step.hidden.shape
+    heads = num_rows, shape.num_heads, shape.head_dim
+    mixed_size = shape.num_heads * shape.head_dim
+
+    def floats(linears: Linears, num_rows: int = num_rows) -> np.ndarray:
+        return np.zeros((num_rows, linears.scales.shape[1]), np.float32)
+
+    def levels(size: int) -> np.ndarray:
+        return np.empty((num_rows, size + size % 2), np.int16)
+
+    return Buffers(
+        levels=(
+            activation_levels(hidden_size),
+            activation_levels(mixed_size),
+            activation_levels(shape.inner_size),
+        ),
+        q_hidden=levels(hidden_size),
+        q_mixed=levels(mixed_size),
+        q_inner=levels(shape.inner_size),
+        row_scales=np.empty(num_rows, np.float32),
+        qkv=floats(weights.qkv),
+        query=np.empty(heads, np.float32),
+        mixed=np.empty(heads, np.float32),
+        change=floats(weights.down),
+        gate_up=floats(weights.gate_up),
+        logits=floats(weights.head, len(step.logit_rows)),
+    )
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _decode_share(weights, shape, step, buffers, place):  # type: ignore[no-untyped-def]
+    scale = np.float32(LOG2_E / np.sqrt(shape.head_dim))
+    for layer in range(len(weights.attention_norm)):
+        _norm_rows(step.hidden, weights.attention_norm[layer], shape.norm_eps, buffers, place)
+        meet(place)
+        _apply(buffers.q_hidden, weights.qkv, layer, buffers.qkv, buffers.row_scales, place)
+        meet(place)
+        _place_heads(weights.qk_norm[layer], shape, step, buffers, layer, place)
+        meet(place)
+        attend_share(
+            buffers.query,
+            step.keys[layer],
+            step.values[layer],
+            step.layout,
+            scale,
+            buffers.mixed,
+            place.worker,
+            place.num_workers,
+        )
+        meet(place)
+        _quantise_mixed(buffers, place)
+        meet(place)
+        _apply(buffers.q_mixed, weights.output, layer, buffers.change, buffers.row_scales, place)
+        meet(place)
+        _norm_rows(step.hidden, weights.mlp_norm[layer], shape.norm_eps, buffers, place)
+        meet(place)
+        _apply(buffers.q_hidden, weights.gate_up, layer, buffers.gate_up, buffers.row_scales, place)
+        meet(place)
+        _gate_rows(shape.inner_size, buffers, place)
+        meet(place)
+        _apply(buffers.q_inner, weights.down, layer, buffers.change, buffers.row_scales, place)
+        meet(place)
+    _norm_logit_rows(step, weights.norm[0], shape.norm_eps, buffers, place)
+    meet(place)
+    _apply(
+        buffers.q_hidden[: len(step.logit_rows)],
+        weights.head,
+        0,
+        buffers.logits,
+        buffers.row_scales,
+        place,
+    )
+
+
+@njit(inline="always")
+def _apply(q, linears, layer, out, row_scales, place):  # type: ignore[no-untyped-def]
+    linear = linears.blocks[layer], linears.scales[layer], linears.bias[layer]
+    linear_share(q, row_scales[: len(q)], linear, out, place.worker, place.num_workers)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _norm_rows(hidden, weight, eps, buffers, place):  # type: ignore[no-untyped-def]
+    """Add what the last linear made of the rows, then norm and quantise them."""
+    size = hidden.shape[1]
+    normed = np.empty(size, np.float32)
+    first, end = share(place, len(hidden))
+    for row in range(first, end):
+        add(hidden[row], buffers.change[row, :size])
+        rms_norm(hidden[row], weight, eps, normed)
+        buffers.row_scales[row] = quantise(normed, buffers.levels[0], buffers.q_hidden[row])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _norm_logit_rows(step, weight, eps, buffers, place):  # type: ignore[no-untyped-def]
+    """The same for the rows whose logits are wanted, moved together."""
+    size = step.hidden.shape[1]
+    normed = np.empty(size, np.float32)
+    first, end = share(place, len(step.logit_rows))
+    for index in range(first, end):
+        row = step.logit_rows[index]
+        add(step.hidden[row], buffers.change[row, :size])
+        rms_norm(step.hidden[row], weight, eps, normed)
+        buffers.row_scales[index] = quantise(normed, buffers.levels[0], buffers.q_hidden[index])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _place_heads(qk_norm, shape, step, buffers, layer, place):  # type: ignore[no-untyped-def]
+    """Rotate queries and keys, and write keys and values into the cache."""
+    size, num_heads, num_kv_heads = shape.head_dim, shape.num_heads, shape.num_kv_heads
+    slots = step.layout[0]
+    first, end = share(place, len(slots))
+    for row in range(first, end):
+        slot = slots[row]
+        for index in range(num_heads + num_kv_heads):
+            head = buffers.qkv[row, index * size : (index + 1) * size]
+            if len(qk_norm) > 0:
+                rms_norm(head, qk_norm[index], shape.norm_eps, head)
+            if index < num_heads:
+                rotated = buffers.query[row, index]
+            else:
+                rotated = step.keys[layer, slot, index - num_heads]
+            rope(head, step.cosines[row], step.sines[row], rotated)
+        for index in range(num_kv_heads):
+            start = (num_heads + num_kv_heads + index) * size
+            step.values[layer, slot, index, :] = buffers.qkv[row, start : start + size]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _quantise_mixed(buffers, place):  # type: ignore[no-untyped-def]
+    first, end = share(place, len(buffers.mixed))
+    for row in range(first, end):
+        flat = buffers.mixed[row].reshape(-1)
+        buffers.row_scales[row] = quantise(flat, buffers.levels[1], buffers.q_mixed[row])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _gate_rows(size, buffers, place):  # type: ignore[no-untyped-def]
+    product = np.empty(size, np.float32)
+    first, end = share(place, len(buffers.gate_up))
+    for row in range(first, end):
+        both = buffers.gate_up[row]
+        gated(both[:size], both[size : 2 * size], product)
+        buffers.row_scales[row] = quantise(product, buffers.levels[2], buffers.q_inner[row])

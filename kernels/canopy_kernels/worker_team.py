@@ -1,0 +1,89 @@
+"""One parallel region for many small phases: threads that share the work and meet at barriers.
+
+A forward pass on a CPU consists of hundreds of phases of a few microseconds each. Starting threads
+for every phase would cost more than the phases; a team is started once, runs one compiled
+function on every worker, and that function calls `meet` between its phases.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+# Looks at the barrier before the processor is offered to other threads, a few microseconds.
+_PATIENCE = 2000
+
+
+class Place(NamedTuple):
+    """A worker's place in its team; `meet` counts arrivals."""
+
+    arrivals: np.ndarray  # int64 [1], zero at the start of a run
+    worker: int
+    num_workers: int
+
+
+class WorkerTeam:
+    """Runs compiled functions on several threads at once, the caller's among them."""
+
+    def __init__(self, num_workers: int) -> None:
+        self.num_workers = num_workers
+        self._threads = ThreadPoolExecutor(max(num_workers - 1, 1), "worker")
+
+    def run(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Call `function(*arguments, place)` once per worker; return when all have returned.
+
+        The function must release the GIL, must not raise, and every worker must meet as often.
+        """
+        arrivals = np.zeros(1, np.int64)
+        places = [Place(arrivals, worker, self.num_workers) for worker in range(self.num_workers)]
+        others = [self._threads.submit(function, *arguments, place) for place in places[1:]]
+        function(*arguments, places[0])
+        for other in others:
+            other.result()
+
+
+@njit(cache=True, nogil=True)
+def meet(place):  # type: ignore[no-untyped-def]
+    """Wait until every worker of the team has come here; what they wrote before is visible."""
+    if place.num_workers > 1:
+        arrival = _increment(place.arrivals.ctypes.data)
+        last = arrival - arrival % place.num_workers + place.num_workers
+        looks = 0
+        while _current(place.arrivals.ctypes.data) < last:
+            looks += 1
+            if looks > _PATIENCE:
+                _sched_yield()
+
+
+@njit(inline="always")
+def share(place, count):  # type: ignore[no-untyped-def]
+    """The worker's contiguous part of range(count): first and end."""
+    first = count * place.worker // place.num_workers
+    return first, count * (place.worker + 1) // place.num_workers
+
+
+_sched_yield = types.ExternalFunction("sched_yield", types.int32())
+
+
+@intrinsic
+def _increment(context, address):  # type: ignore[no-untyped-def]
+    """Atomically add one; the number before."""
+
+    def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        counter = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
+        return builder.atomic_rmw("add", counter, ir.Constant(ir.IntType(64), 1), "seq_cst")
+
+    return types.int64(types.intp), codegen
+
+
+@intrinsic
+def _current(context, address):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        counter = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
+        return builder.load_atomic(counter, "seq_cst", 8)
+
+    return types.int64(types.intp), codegen

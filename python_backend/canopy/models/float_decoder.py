@@ -1,0 +1,143 @@
+"""A decoder of the Llama family in floating point: one class, its configuration decides."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from canopy.cache.kv_cache import KVCache
+from canopy.models.config import ModelConfig
+from canopy.models.layers import (
+    MLP,
+    Attention,
+    DecoderLayer,
+    Linear,
+    RMSNorm,
+    RopeTable,
+    StepContext,
+)
+from canopy.models.step import StepBatch
+from canopy.models.weights import load_weights
+from canopy_kernels.tree_attention import PagedRows
+
+
+class FloatDecoder:
+    """Computes steps; keeps no sequence. Weights and caches have one dtype and one device."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        embedding: torch.Tensor,
+        layers: Sequence[DecoderLayer],
+        norm: RMSNorm,
+        head: Linear,
+    ) -> None:
+        self.config = config
+        self._embedding = embedding  # [V, E]
+        self._layers = layers
+        self._norm = norm
+        self._head = head
+        self._rope = RopeTable.of(config, embedding.dtype, str(embedding.device))
+
+    def new_cache(self, num_blocks: int, block_size: int) -> KVCache:
+        """An empty KV cache of this model's shape."""
+        return KVCache(
+            self.config.num_layers,
+            num_blocks,
+            block_size,
+            self.config.num_kv_heads,
+            self.config.head_dim,
+            self._embedding.dtype,
+            str(self._embedding.device),
+        )
+
+    @torch.inference_mode()
+    def forward(self, batch: StepBatch, cache: KVCache) -> torch.Tensor:
+        """Compute every row, writing its keys and values to its slot.
+
+        Returns the logits of `batch.logit_rows`: float32 [L, V].
+        """
+        context = StepContext(
+            self._rope.cosines[batch.positions].unsqueeze(1),
+            self._rope.sines[batch.positions].unsqueeze(1),
+            PagedRows(
+                batch.slots,
+                batch.parent_rows,
+                batch.row_starts,
+                batch.context_lengths,
+                batch.block_tables,
+                cache.block_size,
+            ),
+            cache,
+        )
+        hidden = F.embedding(batch.token_ids, self._embedding)  # [T, E]
+        for layer in self._layers:
+            hidden = layer(hidden, context)
+        return self._head(self._norm(hidden[batch.logit_rows])).float()
+
+
+def load_float_decoder(
+    folder: str | Path, config: ModelConfig, dtype: str, device: str
+) -> FloatDecoder:
+    """Load a Hugging Face folder. dtype: "float32" or "bfloat16"; device: "cpu" or "cuda".
+
+    Raises InvalidDeployment for what the folder lacks.
+    """
+    weights = _Weights(load_weights(folder, config), getattr(torch, dtype), device)
+    embedding = weights.take("model.embed_tokens.weight")
+    layers = [_layer(config, weights, index) for index in range(config.num_layers)]
+    norm = RMSNorm(weights.take("model.norm.weight"), config.rms_norm_eps)
+    head = Linear(embedding if config.tie_word_embeddings else weights.take("lm_head.weight"))
+    return FloatDecoder(config, embedding, layers, norm, head)
+
+
+class _Weights:
+    """Hands out each stored tensor once, so that its first copy is freed at once."""
+
+    def __init__(self, stored: dict[str, torch.Tensor], dtype: torch.dtype, device: str) -> None:
+        self._stored = stored
+        self._dtype = dtype
+        self._device = device
+
+    def take(self, name: str) -> torch.Tensor:
+        return self._stored.pop(name).to(self._device, self._dtype)
+
+    def linear(self, *names: str) -> Linear:
+        """One linear whose outputs are those of the named ones, in order."""
+        weight = torch.cat([self.take(f"{name}.weight") for name in names])
+        if f"{names[0]}.bias" not in self._stored:
+            return Linear(weight)
+        return Linear(weight, torch.cat([self.take(f"{name}.bias") for name in names]))
+
+
+def _layer(config: ModelConfig, weights: _Weights, index: int) -> DecoderLayer:
+    prefix = f"model.layers.{index}."
+    attention, mlp = prefix + "self_attn.", prefix + "mlp."
+
+    def norm(name: str) -> RMSNorm:
+        return RMSNorm(weights.take(f"{prefix}{name}.weight"), config.rms_norm_eps)
+
+    return DecoderLayer(
+        attention_norm=norm("input_layernorm"),
+        attention=Attention(
+            layer=index,
+            qkv=weights.linear(*(f"{attention}{part}_proj" for part in "qkv")),
+            qk_norm=_qk_norm(config, weights, attention) if config.qk_norm else None,
+            output=weights.linear(f"{attention}o_proj"),
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+        ),
+        mlp_norm=norm("post_attention_layernorm"),
+        mlp=MLP(
+            gate_up=weights.linear(f"{mlp}gate_proj", f"{mlp}up_proj"),
+            down=weights.linear(f"{mlp}down_proj"),
+        ),
+    )
+
+
+def _qk_norm(config: ModelConfig, weights: _Weights, prefix: str) -> RMSNorm:
+    """One norm for all query and key heads: its weight repeats theirs."""
+    query = weights.take(f"{prefix}q_norm.weight").expand(config.num_heads, -1)
+    key = weights.take(f"{prefix}k_norm.weight").expand(config.num_kv_heads, -1)
+    return RMSNorm(torch.cat((query, key)), config.rms_norm_eps)

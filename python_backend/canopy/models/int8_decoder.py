@@ -1,0 +1,78 @@
+"""A decoder of the Llama family on int8 weights, for the CPU.
+
+All sums over quantised values are exact, and everything else is computed row by row in a fixed
+order. A row's logits are therefore equal to the bit whether the row is computed alone, in any
+tree, in any batch, in prompt chunks of any size, or on any number of threads.
+"""
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from canopy.cache.kv_cache import KVCache
+from canopy.models.config import ModelConfig
+from canopy.models.layers import RopeTable
+from canopy.models.step import StepBatch
+from canopy_kernels.int8_layers import Shape, Step, Weights, decode_step
+from canopy_kernels.tree_attention import PagedRows
+from canopy_kernels.worker_team import WorkerTeam
+
+
+class Int8Decoder:
+    """Computes steps; keeps no sequence. The cache is float32."""
+
+    def __init__(
+        self, config: ModelConfig, embedding: torch.Tensor, weights: Weights, num_threads: int
+    ) -> None:
+        self.config = config
+        self._embedding = embedding  # [V, E]
+        self._weights = weights
+        self._team = WorkerTeam(num_threads)
+        rope = RopeTable.of(config, torch.float32, "cpu")
+        self._cosines, self._sines = rope.cosines.numpy(), rope.sines.numpy()
+        self._shape = Shape(
+            config.num_heads,
+            config.num_kv_heads,
+            config.head_dim,
+            config.intermediate_size,
+            np.float32(config.rms_norm_eps),
+        )
+
+    def new_cache(self, num_blocks: int, block_size: int) -> KVCache:
+        """An empty KV cache of this model's shape."""
+        return KVCache(
+            self.config.num_layers,
+            num_blocks,
+            block_size,
+            self.config.num_kv_heads,
+            self.config.head_dim,
+            torch.float32,
+            "cpu",
+        )
+
+    @torch.inference_mode()
+    def forward(self, batch: StepBatch, cache: KVCache) -> torch.Tensor:
+        """Compute every row, writing its keys and values to its slot.
+
+        Returns the logits of `batch.logit_rows`: float32 [L, V].
+        """
+        rows = PagedRows(
+            batch.slots,
+            batch.parent_rows,
+            batch.row_starts,
+            batch.context_lengths,
+            batch.block_tables,
+            cache.block_size,
+        )
+        positions = batch.positions.numpy()
+        step = Step(
+            F.embedding(batch.token_ids, self._embedding).float().numpy(),
+            self._cosines[positions],
+            self._sines[positions],
+            rows.arrays,
+            batch.logit_rows.numpy(),
+            cache.keys.numpy(),
+            cache.values.numpy(),
+        )
+        logits = decode_step(self._weights, self._shape, step, self._team)
+        return torch.from_numpy(logits)[:, : self.config.vocab_size]

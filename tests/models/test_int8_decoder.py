@@ -1,0 +1,180 @@
+"""An int8 decoder computes a row the same to the bit wherever it stands, and near to float32."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from families import FAMILIES, oracle_logits, write_family
+
+from canopy.cache.kv_cache import KVCache
+from canopy.errors import InvalidDeployment
+from canopy.models import int8_weights
+from canopy.models.config import ModelConfig
+from canopy.models.decoder import load_decoder
+from canopy.models.int8_decoder import Int8Decoder
+from canopy.models.int8_weights import load_int8_weights
+from canopy.models.step import Segment, assemble_step
+
+BLOCK_SIZE = 4
+NUM_BLOCKS = 64
+TOKENS = [int(t) for t in np.random.default_rng(5).integers(0, 97, 50)]
+TREE = [-1, 0, 0, 1, 1, 2, 3, 3, 6]  # the anchor follows the context
+DRAFTED = TOKENS[30 : 30 + len(TREE)]
+LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+def shuffled_table(seed: int = 0) -> list[int]:
+    return [int(b) for b in np.random.default_rng(seed).permutation(NUM_BLOCKS)[:32]]
+
+
+def segment(
+    context_length: int, table: list[int], token_ids: list[int], parents: list[int] | None = None
+) -> Segment:
+    """Rows with all their logits; by default a chain."""
+    rows = np.arange(len(token_ids))
+    chain = rows - 1 if parents is None else np.array(parents)
+    return Segment(context_length, table, np.array(token_ids), chain, rows)
+
+
+def step(decoder: Int8Decoder, cache: KVCache, *segments: Segment) -> torch.Tensor:
+    return decoder.forward(assemble_step(segments, BLOCK_SIZE, "cpu"), cache)
+
+
+def new_cache(decoder: Int8Decoder) -> KVCache:
+    return decoder.new_cache(NUM_BLOCKS, BLOCK_SIZE)
+
+
+def chunked(decoder: Int8Decoder, token_ids: list[int], chunk: int, seed: int = 0) -> torch.Tensor:
+    cache, table = new_cache(decoder), shuffled_table(seed)
+    return torch.cat(
+        [
+            step(decoder, cache, segment(start, table, token_ids[start : start + chunk]))
+            for start in range(0, len(token_ids), chunk)
+        ]
+    )
+
+
+def load(folder: Path, num_threads: int) -> Int8Decoder:
+    config = ModelConfig.from_folder(folder)
+    return Int8Decoder(config, *load_int8_weights(folder, config), num_threads)
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request, tmp_path_factory) -> tuple[Path, torch.nn.Module]:
+    folder = tmp_path_factory.mktemp("family") / "model"
+    return folder, write_family(request.param, folder)
+
+
+@pytest.fixture(scope="module")
+def decoder(family) -> Int8Decoder:
+    return load(family[0], num_threads=2)
+
+
+@torch.no_grad()
+def round_weights(model: torch.nn.Module) -> None:
+    """Put every linear on the grid of int8 levels."""
+    for name, module in model.named_modules():
+        if name.endswith((*LINEARS, "lm_head")):
+            scales = module.weight.abs().amax(dim=1, keepdim=True) / 127
+            module.weight = torch.nn.Parameter((module.weight / scales).round() * scales)
+
+
+def test_only_the_weights_are_rounded_noticeably(family):
+    _, model = family
+    embedding = model.get_input_embeddings().weight.clone()
+    rounded = type(model)(model.config).eval()
+    rounded.load_state_dict(model.state_dict())
+    rounded.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.clone())
+    rounded.set_input_embeddings(torch.nn.Embedding.from_pretrained(embedding))
+    round_weights(rounded)
+    expected = oracle_logits(rounded, TOKENS)
+    logits = chunked(load(family[0], num_threads=1), TOKENS, 50)
+    assert logits.dtype == torch.float32
+    assert (logits - expected).norm() < 1e-3 * expected.norm()
+    assert (expected - oracle_logits(model, TOKENS)).norm() > 3e-3 * expected.norm()
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 3])
+def test_chunks_slots_and_threads_change_no_bit(family, decoder, num_threads):
+    expected = chunked(decoder, TOKENS, 50)
+    other = load(family[0], num_threads)
+    for chunk in (1, 7, 50):
+        assert torch.equal(chunked(other, TOKENS, chunk, seed=chunk), expected)
+
+
+def test_every_node_of_a_tree_is_bit_equal_to_plain_decoding(decoder):
+    cache, table = new_cache(decoder), shuffled_table()
+    context = TOKENS[:18]
+    step(decoder, cache, segment(0, table, context))
+    logits = step(decoder, cache, segment(len(context), table, DRAFTED, TREE))
+    for node in range(len(TREE)):
+        branch = [node]
+        while TREE[branch[0]] >= 0:
+            branch.insert(0, TREE[branch[0]])
+        alone = chunked(decoder, context + [DRAFTED[n] for n in branch], 1)
+        assert torch.equal(logits[node], alone[-1])
+
+
+def test_other_sequences_of_a_step_change_no_bit(decoder):
+    cache = new_cache(decoder)
+    tables = np.random.default_rng(1).permutation(NUM_BLOCKS).reshape(4, 16).tolist()
+    contexts = [TOKENS[:16], TOKENS[16:17], TOKENS[20:41]]
+    opening = [segment(0, t, c) for t, c in zip(tables[:3], contexts, strict=True)]
+    step(decoder, cache, *opening)
+    drafted = [
+        segment(16, tables[0], DRAFTED, TREE),
+        segment(1, tables[1], [9]),
+        segment(21, tables[2], DRAFTED, TREE),
+        segment(0, tables[3], TOKENS[:23]),
+    ]
+    together = step(decoder, cache, *drafted)
+    alone = [step(decoder, cache, part) for part in drafted]
+    assert torch.equal(together, torch.cat(alone))
+
+
+def test_only_the_wanted_rows_get_logits(decoder):
+    everything = chunked(decoder, TOKENS[:20], 20)
+    chain = np.arange(20) - 1
+    wanted = Segment(0, shuffled_table(), np.array(TOKENS[:20]), chain, np.array([4, 19]))
+    silent = Segment(0, shuffled_table(1), np.array(TOKENS[:20]), chain, np.array([], int))
+    assert torch.equal(step(decoder, new_cache(decoder), wanted), everything[[4, 19]])
+    assert step(decoder, new_cache(decoder), silent).shape == (0, 97)
+
+
+@pytest.fixture
+def small(tmp_path) -> Path:
+    write_family("smollm2", tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_weights_are_converted_once_and_again_when_the_model_changes(small, monkeypatch):
+    conversions = []
+    convert = int8_weights.convert
+    monkeypatch.setattr(int8_weights, "convert", lambda *a: conversions.append(None) or convert(*a))
+    first = chunked(load(small, 1), TOKENS, 50)
+    assert torch.equal(chunked(load(small, 1), TOKENS, 50), first)
+    assert len(conversions) == 1
+    write_family("smollm2", small, max_shard_size="40KB")
+    (small / "model.safetensors").unlink()
+    assert torch.equal(chunked(load(small, 1), TOKENS, 50), first)
+    assert len(conversions) == 2
+    assert sorted(path.name for path in small.parent.iterdir()) == ["model", "model.int8"]
+
+
+def test_without_a_place_to_keep_them_weights_are_converted_in_memory(small, monkeypatch):
+    kept = chunked(load(small, 1), TOKENS, 50)
+    (small.parent / "model.int8" / "origin.json").unlink()
+
+    def refuse(*_: object, **__: object) -> str:
+        raise PermissionError("read-only")
+
+    monkeypatch.setattr(int8_weights.tempfile, "mkdtemp", refuse)
+    assert torch.equal(chunked(load(small, 1), TOKENS, 50), kept)
+    assert not (small.parent / "model.int8" / "origin.json").exists()
+
+
+def test_int8_is_chosen_by_the_deployment_and_refused_off_the_cpu(small):
+    assert isinstance(load_decoder(small, "int8", "cpu"), Int8Decoder)
+    with pytest.raises(InvalidDeployment, match="CPU only"):
+        load_decoder(small, "int8", "cuda")
