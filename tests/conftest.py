@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import kernel_interpreter  # noqa: F401 - before anything that imports Triton
 import pytest
 from tiny_model import write_tiny_model
 

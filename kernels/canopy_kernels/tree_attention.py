@@ -5,60 +5,29 @@
     score[j]  = scale * query[r, h] . keys[slot of path(r)[j], h div (H / KVH)]
     out[r, h] = sum over j of softmax(score)[j] * values[slot of path(r)[j], h div (H / KVH)]
 
-    query, out     [T, H, D]              float32 or bfloat16
+    query, out     [T, H, D]              float32, bfloat16; on CUDA float16 too
     keys, values   [num_slots, KVH, D]    one layer of the cache; the step's own rows are in it
 
 Arithmetic is float32. On the CPU every sum of a row runs in the order of its path, so the result
-is bit-equal whether the row is computed alone, in any tree or in any batch.
+is bit-equal whether the row is computed alone, in any tree or in any batch. On CUDA the kernels
+of canopy_kernels.tree_attention_kernel run.
 Tolerance against the reference: 1e-5 for float32, 1e-2 for bfloat16, whose output is rounded.
 """
 
 import math
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
 from numba import config, njit, prange, set_num_threads, types
 from numba.extending import overload
 
+from canopy_kernels.paged_rows import PagedRows
+from canopy_kernels.tree_attention_kernel import launch_tree_attention
+
 # Sums may be reordered by the compiler, once for all calls: never by what a call holds.
 _FIXED_ORDER = {"reassoc", "nsz", "contract"}
 # Multiplications of queries by keys up to which waking other threads costs more than they save.
 _SERIAL_WORK = 300_000
-
-
-@dataclass(frozen=True)
-class PagedRows:
-    """Where the rows of a step and their paths lie; all tensors on one device.
-
-    Rows of sequence s are `row_starts[s] .. row_starts[s + 1]`, parents before children.
-    """
-
-    slots: torch.Tensor  # int64 [T]
-    parent_rows: torch.Tensor  # int32 [T] row of the preceding token; -1 = the committed context
-    row_starts: torch.Tensor  # int32 [S + 1]
-    context_lengths: torch.Tensor  # int32 [S]
-    block_tables: torch.Tensor  # int32 [S, max_blocks]
-    block_size: int
-
-    @cached_property
-    def arrays(self) -> tuple[Any, ...]:
-        """The same on the CPU, as NumPy arrays; built once for all layers."""
-        tensors = (
-            self.slots,
-            self.parent_rows,
-            self.row_starts,
-            self.context_lengths,
-            self.block_tables,
-        )
-        return (*(tensor.numpy() for tensor in tensors), self.block_size)
-
-    @cached_property
-    def longest_path(self) -> int:
-        """No path has more tokens than this."""
-        return int((self.context_lengths + self.row_starts.diff()).max())
 
 
 def tree_attention_reference(
@@ -92,8 +61,8 @@ def tree_attention(
     assert query.shape[2] == keys.shape[2]
     assert query.shape[1] % keys.shape[1] == 0
     assert keys.shape == values.shape
-    if query.device.type != "cpu":
-        return tree_attention_reference(query, keys, values, rows, scale)
+    if query.is_cuda:
+        return launch_tree_attention(query, keys, values, rows, scale)
     out = torch.empty(query.shape, dtype=torch.float32)
     arguments = (
         _numpy_view(query.contiguous()),

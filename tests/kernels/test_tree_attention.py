@@ -1,57 +1,24 @@
 """A row's attention depends on its own path alone, to the bit."""
 
-import numpy as np
 import pytest
 import torch
+from paged_cases import (
+    BLOCK_SIZE,
+    BUSHY,
+    CHAIN,
+    SCALE,
+    TOLERANCE,
+    context_slots,
+    paged_rows,
+    tensors,
+)
 
 from canopy_kernels import tree_attention as op
-from canopy_kernels.tree_attention import PagedRows, tree_attention, tree_attention_reference
-
-BLOCK_SIZE = 4
-SCALE = 0.3
-TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
-CHAIN = [-1, 0, 1, 2, 3, 4, 5]
-BUSHY = [-1, 0, 0, 1, 1, 2, 3, 3, 4, 6]
+from canopy_kernels.paged_rows import PagedRows
+from canopy_kernels.tree_attention import tree_attention, tree_attention_reference
 
 
-def paged_rows(context_lengths: list[int], forests: list[list[int]], seed: int = 0) -> PagedRows:
-    """Sequences over shuffled blocks; a forest lists local parents."""
-    sizes = [len(parents) for parents in forests]
-    starts = np.concatenate(([0], np.cumsum(sizes)))
-    needed = [-(-(c + n) // BLOCK_SIZE) for c, n in zip(context_lengths, sizes, strict=True)]
-    blocks = np.random.default_rng(seed).permutation(sum(needed) + 3)
-    tables = np.full((len(sizes), max(needed)), -1, np.int32)
-    slots, parent_rows = [], []
-    for s, (context, parents) in enumerate(zip(context_lengths, forests, strict=True)):
-        tables[s, : needed[s]], blocks = blocks[: needed[s]], blocks[needed[s] :]
-        logical = context + np.arange(len(parents))
-        slots.append(tables[s, logical // BLOCK_SIZE] * BLOCK_SIZE + logical % BLOCK_SIZE)
-        parent_rows += [p if p < 0 else p + int(starts[s]) for p in parents]
-    return PagedRows(
-        torch.from_numpy(np.concatenate(slots).astype(np.int64)),
-        torch.tensor(parent_rows, dtype=torch.int32),
-        torch.from_numpy(starts.astype(np.int32)),
-        torch.tensor(context_lengths, dtype=torch.int32),
-        torch.from_numpy(tables),
-        BLOCK_SIZE,
-    )
-
-
-def tensors(
-    rows: PagedRows, heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype = torch.float32
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(heads * head_dim)
-    num_slots = (int(rows.block_tables.max()) + 4) * BLOCK_SIZE
-    shapes = (
-        (len(rows.slots), heads, head_dim),
-        (num_slots, kv_heads, head_dim),
-        (num_slots, kv_heads, head_dim),
-    )
-    query, keys, values = (2 * torch.randn(s, generator=generator).to(dtype) for s in shapes)
-    return query, keys, values
-
-
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(
     ("context_lengths", "forests"),
     [
@@ -102,12 +69,6 @@ def test_a_node_computed_with_its_tree_is_bit_equal_to_the_end_of_its_chain():
         alone = decoding_row(len(committed))
         lone = tree_attention(query[node : node + 1], copied_keys, copied_values, alone, SCALE)
         assert torch.equal(lone[0], together[node])
-
-
-def context_slots(rows: PagedRows, sequence: int) -> torch.Tensor:
-    positions = torch.arange(int(rows.context_lengths[sequence]))
-    blocks = rows.block_tables[sequence].long()[positions // BLOCK_SIZE]
-    return blocks * BLOCK_SIZE + positions % BLOCK_SIZE
 
 
 def decoding_row(length: int) -> PagedRows:
