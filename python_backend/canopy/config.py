@@ -17,7 +17,16 @@ DEPLOYMENT_VARIABLE = "CANOPY_DEPLOYMENT"
 DTYPES = ("float32", "bfloat16", "int8")
 DEVICES = ("cpu", "cuda")
 SOURCES = ("none", "lookup", "autoregressive")
-POLICIES = ("chain", "uniform", "threshold", "topn")
+POLICIES = (
+    "chain",
+    "uniform",
+    "threshold",
+    "topn",
+    "entropy",
+    "static_optimal",
+    "survival",
+    "priced",
+)
 ACCEPTANCE_MODES = ("greedy", "coupled", "rejection", "target_only")
 DEFAULT_MODEL = "smollm2-135m-instruct"
 
@@ -78,7 +87,11 @@ class TreeConfig:
     node_budget: int = 8  # most drafted nodes a round; the anchor is not counted
     max_depth: int = 8
     max_branch: int = 4  # most children of one node
-    threshold: float = 0.05  # policy threshold: least joint probability of a branch
+    threshold: float = 0.05  # policies threshold and entropy: least joint probability of a branch
+    entropy_narrow_bits: float = 1.0  # policy entropy: one child of a node under this
+    entropy_stop_bits: float = 2.5  # no child from here on; two or three in between
+    entropy_max_nodes: int = 48
+    survival_threshold: float = 0.1  # policy survival: least survival of a node, the fixed price
     acceptance: str = "coupled"  # the mode for temperature > 0; temperature 0 is always greedy
 
     def __post_init__(self) -> None:
@@ -88,7 +101,13 @@ class TreeConfig:
         _require(0 <= self.node_budget <= 256, "tree.node_budget must be in 0..256")
         _require(1 <= self.max_depth <= 64, "tree.max_depth must be in 1..64")
         _require(1 <= self.max_branch <= 64, "tree.max_branch must be in 1..64")
-        _require(0.0 < self.threshold < 1.0, "tree.threshold must lie between 0 and 1")
+        for name in ("threshold", "survival_threshold"):
+            _require(0.0 < getattr(self, name) < 1.0, f"tree.{name} must lie between 0 and 1")
+        _require(
+            0.0 < self.entropy_narrow_bits < self.entropy_stop_bits,
+            "tree.entropy_stop_bits must exceed tree.entropy_narrow_bits, which is positive",
+        )
+        _require(self.entropy_max_nodes >= 1, "tree.entropy_max_nodes must be at least 1")
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,15 @@ class PolicyName(IntEnum):
     UNIFORM = 2
     THRESHOLD = 3
     TOPN = 4
+    ENTROPY = 5
+    STATIC_OPTIMAL = 6
+    SURVIVAL = 7
+    PRICED = 8
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Nodes are weighed by calibrated acceptance, and not by the drafter's own scores."""
+        return self in (PolicyName.SURVIVAL, PolicyName.PRICED)
 
 
 @dataclass(frozen=True)

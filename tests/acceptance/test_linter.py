@@ -69,8 +69,8 @@ class Policy:
         return select(self.settings, parents, log_probs, entropies)
 
 
-def settings(name, node_budget, max_depth, max_branch=2, threshold=0.2):
-    return PolicySettings(name, node_budget, max_depth, max_branch, threshold)
+def settings(name, node_budget, max_depth, max_branch=2, threshold=0.2, **own):
+    return PolicySettings(name, node_budget, max_depth, max_branch, threshold, **own)
 
 
 POLICIES = {
@@ -83,6 +83,11 @@ POLICIES = {
     "deep threshold": settings(PolicyName.THRESHOLD, 8, 3, threshold=0.3),
     "topn": settings(PolicyName.TOPN, 3, 2),
     "topn of 2": settings(PolicyName.TOPN, 2, 2),
+    "entropy": settings(PolicyName.ENTROPY, 6, 2, threshold=0.05, entropy_bits=(0.7, 1.4)),
+    "deep entropy": settings(PolicyName.ENTROPY, 4, 3, threshold=0.3, entropy_bits=(0.8, 1.4)),
+    "static_optimal": settings(PolicyName.STATIC_OPTIMAL, 4, 2, sibling_rates=(0.6, 0.5, 0.1)),
+    "survival": settings(PolicyName.SURVIVAL, 6, 2, survival_threshold=0.25),
+    "priced": settings(PolicyName.PRICED, 4, 2),
 }
 
 

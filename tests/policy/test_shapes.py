@@ -1,5 +1,6 @@
-"""Policies: limits, closure, nesting, and the optimality of topn."""
+"""Policies: limits, closure, nesting, and the optimality of topn and static_optimal."""
 
+import functools
 import itertools
 import math
 from dataclasses import replace
@@ -9,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from canopy.config import TreeConfig
 from canopy.policy import PolicySettings, select, widths
 from canopy.sampling import PolicyName
 from canopy.tree import DraftTree
 
-POLICIES = [PolicyName.CHAIN, PolicyName.UNIFORM, PolicyName.THRESHOLD, PolicyName.TOPN]
+POLICIES = [policy for policy in PolicyName if policy is not PolicyName.OFF]
 
 
 @st.composite
@@ -36,12 +38,20 @@ limits = st.builds(
     max_depth=st.integers(1, 6),
     max_branch=st.integers(1, 4),
     threshold=st.sampled_from([0.01, 0.1, 0.4]),
+    entropy_bits=st.sampled_from([(0.5, 1.5), (1.0, 2.5)]),
+    survival_threshold=st.sampled_from([0.05, 0.3]),
+    sibling_rates=st.sampled_from([(0.6, 0.2, 0.1), (0.5,)]),
 )
 
 
 def chosen(settings, proposal):
     parents, log_probs = proposal
-    return select(settings, parents, log_probs, np.zeros(len(parents), np.float32))
+    return select(settings, parents, log_probs, entropies_of(log_probs))
+
+
+def entropies_of(log_probs):
+    """Any function of the node will do: 0 to 3 bits."""
+    return (-4.0 * np.asarray(log_probs) + 0.6 * np.arange(len(log_probs))) % 3.0
 
 
 def tree_of(parents):
@@ -133,6 +143,72 @@ def test_threshold_keeps_what_is_probable_enough(settings, proposal):
     assert list(chosen(settings, proposal)) == expected
 
 
+@given(proposals(), st.floats(0.01, 0.5))
+def test_policies_of_least_survival_differ_by_their_number_alone(proposal, least):
+    threshold = PolicySettings(PolicyName.THRESHOLD, 9, 4, 3, least)
+    survival = PolicySettings(PolicyName.SURVIVAL, 9, 4, 3, 0.9, survival_threshold=least)
+    assert list(chosen(threshold, proposal)) == list(chosen(survival, proposal))
+
+
+@given(proposals(), st.integers(0, 60))
+def test_entropy_gives_each_node_the_children_that_its_bits_allow(proposal, budget):
+    tree = TreeConfig(max_depth=8, max_branch=4, threshold=1e-9)
+    settings = PolicySettings.of_request(PolicyName.ENTROPY, budget, tree)
+    assert settings.node_budget == min(budget, 48)
+    nodes = set(chosen(settings, proposal))
+    bits = entropies_of(proposal[1])
+    for node, children in enumerate(tree_of(proposal[0]).children):
+        allowed = int(np.select([bits[node] < 1.0, bits[node] < 1.75, bits[node] < 2.5], [1, 2, 3]))
+        taken = [child for child in children if child in nodes]
+        assert taken == children[: len(taken)]
+        assert len(taken) <= allowed
+        if (node == 0 or node in nodes) and len(nodes) < settings.node_budget:
+            deep = tree_of(proposal[0]).depths[node] == 8
+            assert len(taken) == (0 if deep else min(allowed, len(children)))
+
+
+def sequoia_optimum(rates, budget, depth):
+    """Most accepted nodes of a tree of `budget` nodes below a node, by Sequoia's recursion.
+
+    best(n, d, j): n nodes in the subtrees of the children j, j + 1, ... of one node.
+    """
+
+    @functools.cache
+    def best(num, depth, child):
+        if num == 0 or depth == 0 or child == len(rates):
+            return 0.0
+        return max(
+            best(num, depth, child + 1),
+            *(
+                rates[child] * (1.0 + best(below, depth - 1, 0))
+                + best(num - 1 - below, depth, child + 1)
+                for below in range(num)
+            ),
+        )
+
+    return best(budget, depth, 0)
+
+
+@given(st.lists(st.floats(0.01, 0.4), min_size=1, max_size=4), st.integers(1, 9), st.integers(1, 4))
+def test_static_optimal_reaches_the_optimum_of_the_dynamic_program(falls, budget, depth):
+    rates = tuple(sorted((fall / sum(falls) * 0.95 for fall in falls), reverse=True))
+    settings = PolicySettings(
+        PolicyName.STATIC_OPTIMAL, budget, depth, 99, 0.1, sibling_rates=rates
+    )
+    parents, edges = [-1], [1.0]
+    depths = [0]
+    for node in itertools.count():  # every node down to `depth`, siblings side by side
+        if node == len(parents) or depths[node] == depth or len(parents) > 400:
+            break
+        parents += [node] * len(rates)
+        edges += rates
+        depths += [depths[node] + 1] * len(rates)
+    parents = np.array(parents, np.int32)
+    nodes = select(settings, parents, np.zeros(len(parents)), np.zeros(len(parents)))
+    survival = np.exp(path_log_probs(parents, np.log(edges)))
+    assert survival[nodes].sum() == pytest.approx(sequoia_optimum(rates, budget, depth))
+
+
 @given(limits, proposals())
 def test_widths_leave_out_no_slot_that_select_takes(settings, proposal):
     parents, log_probs = proposal
@@ -144,7 +220,8 @@ def test_widths_leave_out_no_slot_that_select_takes(settings, proposal):
     paths = np.array(path_log_probs(parents, log_probs))
     selected = set(chosen(settings, (parents, log_probs)))
     for node, depth in enumerate(tree.depths):
-        [width] = widths(settings, int(depth), paths[node : node + 1], np.zeros(1))
+        entropy = entropies_of(log_probs)[node : node + 1]
+        [width] = widths(settings, int(depth), paths[node : node + 1], entropy)
         assert len(selected & set(tree.children[node])) <= width <= settings.max_branch
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from canopy.policy import rank
+from canopy.policy import rank, width
 from canopy.stages.sources.source import DraftTask
 from canopy.tree import DraftTree, Proposal, ProposalRow
 
@@ -31,6 +31,7 @@ class _Slot(NamedTuple):
     parent: int
     token_id: int
     log_prob: float
+    path_score: float
 
 
 _NO_ROW = ProposalRow.empty()
@@ -44,6 +45,7 @@ class BestFirst:
     ) -> None:
         """continuations_of: from the tokens below the anchor, down to a node."""
         self._settings = task.settings
+        self._calibration = task.calibration
         self._stops = frozenset(task.sequence.params.stop_token_ids)
         self._continuations_of = continuations_of
         self._token_ids = [task.sequence.token_ids[-1]]
@@ -51,6 +53,7 @@ class BestFirst:
         self._paths: list[list[int]] = [[]]
         self._log_probs = [0.0]
         self._path_log_probs = [0.0]
+        self._path_scores = [0.0]
         self._entropies = [0.0]
         self._slots: list[_Slot] = []
         self._num_opened = 0
@@ -78,10 +81,13 @@ class BestFirst:
         if depth > self._settings.reach:
             return
         token_ids, log_probs, self._entropies[node] = self._continuations_of(path)
-        for token_id, log_prob in zip(token_ids[: self._settings.branch], log_probs, strict=False):
-            slot_rank = rank(self._settings, depth, path_log_prob + log_prob)
+        num = width(self._settings, depth - 1, path_log_prob, self._entropies[node])
+        edges = zip(token_ids[:num], self._calibration.siblings(log_probs[:num]), strict=True)
+        for sibling, (token_id, log_prob) in enumerate(edges):
+            score = self._path_scores[node] + self._settings.edge_score(sibling, log_prob)
+            slot_rank = rank(self._settings, depth, score)
             if slot_rank < np.inf:
-                slot = _Slot(slot_rank, self._num_opened, node, token_id, log_prob)
+                slot = _Slot(slot_rank, self._num_opened, node, token_id, log_prob, score)
                 heapq.heappush(self._slots, slot)
                 self._num_opened += 1
 
@@ -92,4 +98,5 @@ class BestFirst:
         self._paths.append([*self._paths[parent], slot.token_id])
         self._log_probs.append(slot.log_prob)
         self._path_log_probs.append(self._path_log_probs[parent] + slot.log_prob)
+        self._path_scores.append(slot.path_score)
         self._entropies.append(0.0)

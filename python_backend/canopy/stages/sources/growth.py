@@ -64,18 +64,18 @@ class Growth:
         for node, offer in zip(nodes, offers, strict=True):
             self._entropies[node], self._rows[node] = offer.entropy, offer.row
         slots = self._widths(nodes, [offer.entropy for offer in offers])
+        edges = [
+            self.task.calibration.siblings(offer.log_probs[:width])
+            for offer, width in zip(offers, slots, strict=True)
+        ]
         admitted = self._admit(
-            [
-                (node, log_prob)
-                for node, offer, width in zip(nodes, offers, slots, strict=True)
-                for log_prob in offer.log_probs[:width]
-            ]
+            [(node, edge) for node, own in zip(nodes, edges, strict=True) for edge in own]
         )
         self._level = []
         self.depth += 1
-        for node, offer in zip(nodes, offers, strict=True):
+        for node, offer, log_probs in zip(nodes, offers, edges, strict=True):
             tokens = offer.token_ids(admitted[node]) if node in admitted else ()
-            for token, log_prob in zip(tokens, offer.log_probs, strict=False):
+            for token, log_prob in zip(tokens, log_probs, strict=False):
                 self._append(node, int(token), log_prob)
 
     def proposal(self) -> Proposal:

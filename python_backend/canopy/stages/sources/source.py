@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from canopy.policy import PolicySettings
+from canopy.policy import Calibration, PolicySettings
 from canopy.sampling import Acceptance, SamplingParams
 from canopy.tree import Proposal
 
@@ -32,6 +32,7 @@ class DraftTask:
 
     sequence: DraftSequence
     settings: PolicySettings
+    calibration: Calibration = Calibration()  # of the source's scores, where the policy wants it
 
 
 class ProposalSource(Protocol):
