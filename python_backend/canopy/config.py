@@ -27,7 +27,7 @@ POLICIES = (
     "survival",
     "priced",
 )
-ACCEPTANCE_MODES = ("greedy", "coupled", "rejection", "target_only")
+ACCEPTANCE_MODES = ("greedy", "coupled", "rejection", "traversal", "target_only")
 DEFAULT_MODEL = "smollm2-135m-instruct"
 
 

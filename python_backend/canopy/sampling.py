@@ -11,11 +11,12 @@ class Acceptance(IntEnum):
     COUPLED = 1
     REJECTION = 2
     TARGET_ONLY = 3
+    TRAVERSAL = 4
 
     @property
     def draws_children(self) -> bool:
         """Children are drawn from the drafter's row; shape decisions must not read the draw."""
-        return self is Acceptance.REJECTION
+        return self in (Acceptance.REJECTION, Acceptance.TRAVERSAL)
 
 
 class PolicyName(IntEnum):

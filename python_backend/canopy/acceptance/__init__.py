@@ -1,10 +1,11 @@
-"""The laws of acceptance behind one signature, and the draws of the drafter that one of them needs.
+"""The laws of acceptance behind one signature, and the draws of the drafter that two of them need.
 
 accept(tree, rows, logits, params, num_tokens, num_emitted) -> Verdict
 """
 
 from canopy.acceptance.chance import draft_noise
+from canopy.acceptance.laws import accept
 from canopy.acceptance.rejection import draw_children, slot_log_probs
-from canopy.acceptance.verdict import Verdict, accept
+from canopy.acceptance.verdict import Verdict
 
 __all__ = ["Verdict", "accept", "draft_noise", "draw_children", "slot_log_probs"]

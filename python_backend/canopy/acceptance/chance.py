@@ -13,7 +13,7 @@ from canopy_kernels.noise import ACCEPT, DRAFT, uniform
 
 
 class Chance(Protocol):
-    """The random decisions at one node; `index` numbers them from 0, each is asked once."""
+    """Independent random decisions, told apart by `index`: of one node, or of a whole tree."""
 
     def accepts(self, probability: float, index: int) -> bool:
         """True with the given probability."""
@@ -50,5 +50,8 @@ def draft_noise(seed: int, position: int, node: int) -> Noise:
 
 
 def accept_noise(seed: int, position: int) -> Noise:
-    """Decides the token at `position`; a round decides a position once, so no branch is needed."""
+    """Decides the token at `position`, or in traversal all tokens of the round from there on.
+
+    Either way a position is used once, so no branch is needed.
+    """
     return Noise(seed, position, ACCEPT)

@@ -1,13 +1,14 @@
 """The losslessness linter: the exact law of what one round emits, on a toy model.
 
-A round drafts a proposal level by level, lets the policy choose what is verified, and walks it.
+A round drafts a proposal level by level, lets the policy choose what is verified, and verifies it.
 The linter follows every draw and every accept test both ways, through the code that serves
-requests (`draw_children`, `decide_token`, `walk`). The round is lossless iff the emitted tokens,
-continued by the target's own law, follow the target's joint law; since that holds at any prefix,
-rounds chain to any length.
+requests (`draw_children`, `decide_token`, `walk`, `traverse`). The round is lossless iff the
+emitted tokens, continued by the target's own law, follow the target's joint law; since that holds
+at any prefix, rounds chain to any length.
 
-Greedy, coupled and target_only decide the token y after a node from the target alone. There the
-drafter is told y, more than any drafter knows, and still no shape may bias.
+At a `deterministic` prefix nothing is drawn: the children are point masses on the drafter's most
+probable tokens. Greedy, coupled and target_only decide the token y after a node from the target
+alone. There the drafter is told y, more than any drafter knows, and still no shape may bias.
 """
 
 import math
@@ -21,7 +22,8 @@ import numpy as np
 
 from canopy.acceptance.branching import Branching, outcomes
 from canopy.acceptance.rejection import decide_token, draw_children, slot_log_probs
-from canopy.acceptance.verdict import walk
+from canopy.acceptance.traversal import traverse
+from canopy.acceptance.verdict import Verdict, walk
 from canopy.sampling import Acceptance
 from canopy.tree import DraftTree, Proposal, ProposalRow
 
@@ -57,6 +59,11 @@ def toy_conditional(seed: int, vocab_size: int) -> Conditional:
     return conditional
 
 
+def never(prefix: Prefix) -> bool:
+    """No prefix: every child is drawn."""
+    return False
+
+
 def known_before_draw(row: ProposalRow, children: np.ndarray) -> np.ndarray:
     """What an honest drafter reports about drawn children; float32 [n]."""
     return slot_log_probs(row, len(children))
@@ -64,15 +71,17 @@ def known_before_draw(row: ProposalRow, children: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Round:
-    """One round; `report` and `decide` are parts that a test replaces to see the lint fail."""
+    """One round; a test replaces `report`, `decide` or `traverse` to see the lint fail."""
 
     target: Conditional
     draft: Conditional
     shape: Shape
     acceptance: Acceptance
     max_depth: int
+    deterministic: Callable[[Prefix], bool] = never  # where drawing modes have point masses
     report: Callable[[ProposalRow, np.ndarray], np.ndarray] = known_before_draw
     decide: Callable[..., int] = decide_token
+    traverse: Callable[..., Verdict] = traverse
 
     def error(self) -> float:
         """Largest deviation from the target's probability of any max_depth + 1 tokens."""
@@ -90,6 +99,10 @@ class Round:
         # What ends shorter than that is continued by the target.
         return deviation((), 1.0, 0.0)
 
+    def acceptance_length(self) -> float:
+        """Expected number of emitted tokens."""
+        return sum(len(emitted) * probability for emitted, probability in self.law().items())
+
     def law(self) -> dict[Prefix, float]:
         """Probability of every token list that the round can emit."""
         law: dict[Prefix, float] = defaultdict(float)
@@ -105,7 +118,7 @@ class Round:
         return probs
 
     def _draft(self, chance: Branching) -> "_Drafted":
-        growth = _Growth(self.draft)
+        growth = _Growth(self.draft, self.deterministic)
         decided: dict[Prefix, int] = {}
         level = [0]
         for depth in range(self.max_depth):
@@ -129,14 +142,16 @@ class Round:
         chance: Branching,
     ) -> Iterator[int]:
         prefix, row = growth.prefixes[node], growth.rows[node]
-        if self.acceptance.draws_children:
+        if self.acceptance.draws_children and not row.is_empty:
             children = draw_children(row, width, chance)
             log_probs = self.report(row, children)
         else:
-            decided[prefix] = chance.draws(self._target_probs(prefix), 0)
-            by_rank = row.token_ids[np.argsort(-row.log_probs, kind="stable")]
-            others = by_rank[by_rank != decided[prefix]]
-            children = np.concatenate(([decided[prefix]], others))[:width]
+            children = np.argsort(-self.draft(prefix), kind="stable")
+            if not self.acceptance.draws_children:
+                decided[prefix] = chance.draws(self._target_probs(prefix), 0)
+                others = children[children != decided[prefix]]
+                children = np.concatenate(([decided[prefix]], others))
+            children = children[:width]
             log_probs = np.log(np.maximum(self.draft(prefix)[children], 1e-9))
         for token, log_prob in zip(children, log_probs, strict=True):
             yield growth.add(node, int(token), float(log_prob))
@@ -144,15 +159,23 @@ class Round:
     def _walk(self, drafted: "_Drafted", chance: Branching) -> Prefix:
         tree = drafted.tree
 
+        def prefix(node: int) -> Prefix:
+            return tuple(int(token) for token in tree.token_ids[tree.path(node)])
+
+        def target_probs(node: int) -> np.ndarray:
+            return self.target(prefix(node))
+
         def decide(node: int) -> int:
-            prefix = tuple(int(token) for token in tree.token_ids[tree.path(node)])
             if self.acceptance.draws_children:
                 children = [int(tree.token_ids[child]) for child in tree.children[node]]
-                return self.decide(self.target(prefix), children, drafted.rows[node], chance)
-            if prefix in drafted.decided:
-                return drafted.decided[prefix]
-            return chance.draws(self._target_probs(prefix), 0)
+                return self.decide(target_probs(node), children, drafted.rows[node], chance)
+            if prefix(node) in drafted.decided:
+                return drafted.decided[prefix(node)]
+            return chance.draws(self._target_probs(prefix(node)), 0)
 
+        if self.acceptance is Acceptance.TRAVERSAL:
+            verdict = self.traverse(tree, drafted.rows, target_probs, chance)
+            return tuple(verdict.token_ids(tree))
         return tuple(walk(tree, decide).token_ids(tree))
 
 
@@ -168,6 +191,7 @@ class _Growth:
     """A proposal under construction."""
 
     draft: Conditional
+    deterministic: Callable[[Prefix], bool]
     prefixes: list[Prefix] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
@@ -189,7 +213,7 @@ class _Growth:
         self.parents.append(parent)
         self.log_probs.append(log_prob)
         self.path_log_probs.append(path)
-        self.rows.append(row)
+        self.rows.append(ProposalRow.empty() if self.deterministic(prefix) else row)
         self.entropies.append(entropy)
 
     def facts(self, nodes: list[int]) -> tuple[np.ndarray, np.ndarray]:

@@ -13,7 +13,7 @@ a slot must be admitted before its token is drawn, and siblings must be admitted
 Source: Jeon et al., "Recursive Speculative Decoding" (2024); Chen et al., "Sequoia" (2024).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -60,32 +60,49 @@ def decide_token(
     node's children, as drawn from the row; deterministic if the row is empty. Raises ValueError
     for a child that cannot have been drawn from the row.
     """
-    target = target_weights.copy()
-    mass = target.sum()
-    proposals = _proposals(row, children)
-    for index, (token, (token_ids, probs)) in enumerate(zip(children, proposals, strict=True)):
-        proposal = mass * probs
-        proposed = proposal[token_ids == token].sum()
+    remainder = Remainder(target_weights, row)
+    for index, token in enumerate(children):
+        if chance.accepts(remainder.offer(token), index):
+            return int(token)
+    return chance.draws(remainder.measure, len(children))
+
+
+class Remainder:
+    """What the children rejected so far have left of the target at a node.
+
+    `weight` w is the probability with which the node itself is to be accepted, 1 for a node that
+    already is; `measure`, float64 [V], is w p for the current p.
+    """
+
+    def __init__(self, target_weights: np.ndarray, row: ProposalRow, weight: float = 1.0) -> None:
+        self.weight = weight
+        self.measure = target_weights * (weight / target_weights.sum())
+        self._row = row
+        self._probs = row_probs(row)
+
+    def offer(self, token: int) -> float:
+        """The probability to accept the next child; the remainder is that after its rejection.
+
+        Raises ValueError for a token that cannot have been drawn.
+        """
+        token_ids, probs = self._proposal(token)
+        proposed = probs[token_ids == token].sum()
         if not proposed > 0.0:
             raise ValueError(f"child {token} was not drawn from the node's proposal row")
-        if chance.accepts(min(1.0, target[token] / proposed), index):
-            return int(token)
-        target[token_ids] = np.maximum(target[token_ids] - proposal, 0.0)
-        mass = target.sum()
-        if mass == 0.0:  # proposal and target are one but for rounding
-            return int(token)
-    return chance.draws(target, len(children))
+        acceptance = min(1.0, float(self.measure[token] / proposed))
+        self.measure[token_ids] = np.maximum(self.measure[token_ids] - probs, 0.0)
+        left = float(self.measure.sum())
+        rejection = left + (1.0 - self.weight)
+        if rejection == 0.0:  # proposal and target are one but for rounding
+            return 1.0
+        self.weight = left / rejection
+        self.measure /= rejection
+        return acceptance
 
-
-def _proposals(
-    row: ProposalRow, children: Sequence[int]
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The distribution that each child was drawn from: its tokens and their probabilities."""
-    if row.is_empty:
-        for token in children:
-            yield np.array([token]), np.ones(1)
-        return
-    probs = row_probs(row)
-    for token in children:
-        yield row.token_ids, probs / (probs.sum() or 1.0)
-        probs = np.where(row.token_ids == token, 0.0, probs)
+    def _proposal(self, token: int) -> tuple[np.ndarray, np.ndarray]:
+        """What the next child was drawn from, tokens and probabilities; without the child after."""
+        if self._row.is_empty:
+            return np.array([token]), np.ones(1)
+        token_ids, probs = self._row.token_ids, self._probs / (self._probs.sum() or 1.0)
+        self._probs = np.where(token_ids == token, 0.0, self._probs)
+        return token_ids, probs

@@ -2,7 +2,7 @@
 
     greedy, target_only   the most probable tokens, by log q
     coupled               by log q + c * G, with the target's own noise G at the child's position
-    rejection             drawn without replacement from the renormalised row of the best tokens
+    rejection, traversal  drawn without replacement from the renormalised row of the best tokens
 
 q is the drafter's law at the request's temperature (at 1 for greedy). In the first two lines the
 estimate of an edge is read off the token's own score, which no lossless rule of those modes
