@@ -30,9 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (CanopyError, InvalidPrompts, NotADirectoryError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print_result(result, Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH))
     if parsed.json:
         write_json(benchmark.name, result, parsed.json)
+    print_result(result, Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH))
     return 0
 
 
