@@ -13,6 +13,7 @@ from canopy.sampling import Acceptance, PolicyName
 
 TOLERANCE = 1e-12
 SEEDS = range(3)
+DRAWING = [mode for mode in Acceptance if mode.draws_children]
 
 
 @dataclass(frozen=True)
@@ -99,26 +100,41 @@ def test_every_policy_keeps_the_law_in_every_mode(policy, acceptance):
         assert lint(shape, acceptance, seed, shape.settings.max_depth).error() <= TOLERANCE
 
 
+@pytest.mark.parametrize("acceptance", DRAWING)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_deterministic_children_keep_the_law_too(policy, acceptance):
+    shape = Policy(POLICIES[policy])
+    for deterministic in (
+        lambda prefix: True,
+        lambda prefix: sum(prefix) % 2 == 0,
+        lambda prefix: sum(prefix) % 2 == 1,
+    ):
+        linted = lint(shape, acceptance, 1, shape.settings.max_depth)
+        assert replace(linted, deterministic=deterministic).error() <= TOLERANCE
+
+
 def test_every_policy_of_the_service_is_linted():
     assert {policy.name for policy in POLICIES.values()} == set(PolicyName)
 
 
-def worst(shape, acceptance=Acceptance.REJECTION, **parts):
+def worst(shape, acceptance, **parts):
     return max(replace(lint(shape, acceptance, seed), **parts).error() for seed in SEEDS)
 
 
+@pytest.mark.parametrize("acceptance", DRAWING)
 @pytest.mark.parametrize("policy", ["threshold", "topn"])
-def test_a_policy_that_reads_the_drawn_token_is_caught(policy):
-    assert worst(Policy(POLICIES[policy])) <= TOLERANCE
-    assert worst(Policy(POLICIES[policy]), report=drawn_tokens_own) > 0.01
+def test_a_policy_that_reads_the_drawn_token_is_caught(policy, acceptance):
+    assert worst(Policy(POLICIES[policy]), acceptance, report=drawn_tokens_own) > 0.01
 
 
-def test_dropping_a_drawn_node_for_its_own_entropy_is_caught():
-    assert worst(DropsUncertain()) > 0.01
+@pytest.mark.parametrize("acceptance", DRAWING)
+def test_dropping_a_drawn_node_for_its_own_entropy_is_caught(acceptance):
+    assert worst(DropsUncertain(), acceptance) > 0.01
 
 
-def test_skipping_an_earlier_sibling_is_caught():
-    assert worst(SkipsASibling()) > 0.01
+@pytest.mark.parametrize("acceptance", DRAWING)
+def test_skipping_an_earlier_sibling_is_caught(acceptance):
+    assert worst(SkipsASibling(), acceptance) > 0.01
 
 
 @pytest.mark.parametrize("shape", [SkipsASibling(), DropsUncertain()])
@@ -135,4 +151,5 @@ def test_a_residual_that_keeps_the_rejected_mass_is_caught():
                 return token
         return chance.draws(target_weights, len(children))
 
-    assert worst(Policy(POLICIES["chain"]), decide=decide_by_wrong_residual) > 0.01
+    linted = Policy(POLICIES["chain"]), Acceptance.REJECTION
+    assert worst(*linted, decide=decide_by_wrong_residual) > 0.01

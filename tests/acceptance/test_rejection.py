@@ -131,7 +131,7 @@ def drafted_tree(seed, num_tokens, acceptance):
     tokens, parents, rows, prefixes = [0], [-1], [toy_row(())], [()]
     for node, width in ((0, 2), (1, 1), (2, 1)):
         row, prefix = rows[node], prefixes[node]
-        if acceptance is Acceptance.REJECTION:
+        if acceptance.draws_children:
             position = num_tokens + len(prefix)
             children = draw_children(row, width, draft_noise(seed, position, node))
         else:
@@ -145,7 +145,7 @@ def drafted_tree(seed, num_tokens, acceptance):
 
 
 @pytest.mark.parametrize(
-    "acceptance", [Acceptance.REJECTION, Acceptance.TARGET_ONLY, Acceptance.COUPLED]
+    "acceptance", [mode for mode in Acceptance if mode is not Acceptance.GREEDY]
 )
 def test_sampled_rounds_follow_the_target(acceptance):
     """First and second token through `accept`, drafter noise and accept noise of one seed."""
