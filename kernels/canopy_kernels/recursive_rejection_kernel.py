@@ -1,0 +1,201 @@
+"""The Triton-language kernel of canopy_kernels.recursive_rejection: one program walks one tree.
+
+It keeps what rejection changed, at most a row's length of weights, in registers; the rest of the
+vocabulary it knows by the masses of its parts, and it looks into one part only to draw the bonus.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from canopy_kernels.device_noise import uniform_of, word_at
+from canopy_kernels.noise import ACCEPT
+from canopy_kernels.row_masses import PART, launch_row_masses, token_weights
+from canopy_kernels.trees import ProposalRows, Trees, Verdicts, next_child
+
+OPTIONS = {"num_warps": 8}  # with fewer, the part in registers spills
+_ACCEPT = tl.constexpr(ACCEPT)
+
+
+def launch_recursive_rejection(
+    trees: Trees,
+    rows: ProposalRows,
+    logits: torch.Tensor,
+    laws: torch.Tensor,
+    seeds: torch.Tensor,
+    positions: torch.Tensor,
+) -> Verdicts:
+    """The verdicts of all sequences.
+
+    logits: [N, V], one row per node. laws: float32 [N, 4]. seeds: int64 [S], the bits of unsigned
+    seeds. positions: int64 [S], where the token below the anchor stands.
+    """
+    num_nodes, vocab_size = logits.shape
+    assert trees.parents.shape == (num_nodes,)
+    assert rows.starts.shape == (num_nodes + 1,)
+    assert seeds.dtype == positions.dtype == torch.int64
+    verdicts = Verdicts.empty(trees)
+    if trees.num_sequences > 0:
+        masses = launch_row_masses(logits, laws)
+        _recursive_rejection_kernel[(trees.num_sequences,)](
+            (logits, laws, masses),
+            (trees.node_starts, trees.token_ids, trees.parents),
+            (rows.starts, rows.token_ids, rows.log_probs),
+            (seeds, positions),
+            verdicts.table,
+            vocab_size,
+            masses.shape[1],
+            logits.stride(0),
+            verdicts.table.stride(0),
+            triton.next_power_of_2(trees.max_nodes),
+            triton.next_power_of_2(max(rows.max_length, 2)),
+            triton.next_power_of_2(masses.shape[1]),
+            PART,
+            **OPTIONS,
+        )
+    return verdicts
+
+
+@triton.jit
+def _recursive_rejection_kernel(  # type: ignore[no-untyped-def]
+    target,  # logits [N, V], laws float32 [N, 4], masses float64 [N, parts]
+    trees,  # node_starts int32 [S + 1], token_ids int32 [N], parents int32 [N]
+    rows,  # starts int32 [N + 1], token_ids int32 [E], log_probs float32 [E]
+    noise,  # seeds int64 [S], positions int64 [S]
+    verdicts_ptr,  # int32 [S, 2 + max_depth]
+    vocab_size,
+    num_parts,
+    logits_stride,
+    verdict_stride,
+    NODES: tl.constexpr,
+    ROW: tl.constexpr,
+    PARTS: tl.constexpr,
+    PART: tl.constexpr,
+):
+    sequence = tl.program_id(0)
+    first = tl.load(trees[0] + sequence).to(tl.int64)
+    num_nodes = tl.load(trees[0] + sequence + 1) - first
+    nodes = tl.arange(0, NODES)
+    parents = tl.load(trees[2] + first + nodes, nodes < num_nodes, -2)
+    seed, position = tl.load(noise[0] + sequence), tl.load(noise[1] + sequence)
+    node = 0
+    num_accepted = 0
+    while node < NODES:
+        row = first + node
+        law = (target[0] + row * logits_stride, target[1] + row * 4, vocab_size)
+        parts = tl.arange(0, PARTS)
+        masses = tl.load(target[2] + row * num_parts + parts, parts < num_parts, 0.0)
+        ids, probs = _load_row(rows, row, ROW)
+        siblings = (parents, node, trees[1] + first)
+        child, bonus = _decide(
+            law, masses, ids, probs, siblings, seed, position + num_accepted, PART
+        )
+        verdict_ptr = verdicts_ptr + sequence * verdict_stride
+        if child < NODES:
+            tl.store(verdict_ptr + 2 + num_accepted, child)
+            num_accepted += 1
+        else:
+            tl.store(verdict_ptr, num_accepted)
+            tl.store(verdict_ptr + 1, bonus)
+        node = child
+
+
+@triton.jit
+def _load_row(rows, row, ROW: tl.constexpr):  # type: ignore[no-untyped-def]
+    """int32 [ROW] ids, -1 behind the last, and float64 [ROW] probs, all 0 in an empty row."""
+    slots = tl.arange(0, ROW)
+    start = tl.load(rows[0] + row)
+    length = tl.load(rows[0] + row + 1) - start
+    ids = tl.load(rows[1] + start + slots, slots < length, -1)
+    log_probs = tl.load(rows[2] + start + slots, slots < length, float("-inf"))
+    return ids, tl.exp(log_probs.to(tl.float64))
+
+
+@triton.jit
+def _decide(law, masses, ids, probs, siblings, seed, position, PART: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The accepted child and -1, or a number past the last node and the bonus token."""
+    parents, node, token_ids_ptr = siblings
+    is_deterministic = tl.max(probs, 0) == 0.0
+    if is_deterministic:
+        ids = _child_tokens(siblings, ids)
+    weights = token_weights(law, ids)
+    left = weights
+    mass = tl.sum(masses, 0)
+    child = next_child(parents, node, node)
+    index = 0
+    is_sound = mass > 0.0
+    is_open = is_sound & (child < parents.shape[0])
+    while is_open:
+        is_child = ids == tl.load(token_ids_ptr + child)
+        per_prob = mass / tl.where(is_deterministic, 1.0, tl.sum(probs, 0))
+        proposal = per_prob * tl.where(is_deterministic, is_child.to(tl.float64), probs)
+        proposed = tl.sum(tl.where(is_child, proposal, 0.0), 0)
+        wanted = tl.sum(tl.where(is_child, left, 0.0), 0)
+        is_sound = proposed > 0.0
+        uniform = uniform_of(word_at(seed, position, index, _ACCEPT))
+        is_open = is_sound & (uniform * proposed >= wanted)
+        if is_open:
+            residual = tl.maximum(left - proposal, 0.0)
+            mass -= tl.sum(left - residual, 0)
+            left = residual
+            probs = tl.where(is_child, 0.0, probs)
+            is_open = mass > 0.0  # else proposal and target are one but for rounding
+            if is_open:
+                child = next_child(parents, node, child)
+                index += 1
+                is_open = child < parents.shape[0]
+    bonus = -1
+    if not is_sound:
+        child = child * 0 + parents.shape[0]
+    elif child == parents.shape[0]:
+        point = mass * uniform_of(word_at(seed, position, index, _ACCEPT))
+        bonus = _draw(law, masses, ids, weights, left, point, PART)
+    return child, bonus
+
+
+@triton.jit
+def _child_tokens(siblings, ids):  # type: ignore[no-untyped-def]
+    """`ids` with the tokens of the children in the first places."""
+    parents, node, token_ids_ptr = siblings
+    slots = tl.arange(0, ids.shape[0])
+    child = next_child(parents, node, node)
+    index = 0
+    while child < parents.shape[0]:
+        ids = tl.where(slots == index, tl.load(token_ids_ptr + child), ids)
+        child = next_child(parents, node, child)
+        index += 1
+    return ids
+
+
+@triton.jit
+def _draw(law, masses, ids, weights, left, point, PART: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The first token whose running sum of weights passes `point`.
+
+    The weights are the row's, except that `left` replaces `weights` at the tokens `ids`.
+    """
+    slots = tl.arange(0, ids.shape[0])
+    parts = tl.arange(0, masses.shape[0])
+    for slot in range(ids.shape[0]):
+        removed = tl.sum(tl.where(slots == slot, weights - left, 0.0), 0)
+        part_of_slot = tl.sum(tl.where(slots == slot, ids // PART, 0), 0)
+        masses -= tl.where(parts == part_of_slot, removed, 0.0)
+    part = _first_past(masses, 0.0, point)
+    before = tl.sum(tl.where(parts < part, masses, 0.0), 0)
+    token_ids = part * PART + tl.arange(0, PART)
+    part_weights = token_weights(law, token_ids)
+    for slot in range(ids.shape[0]):
+        token_id = tl.sum(tl.where(slots == slot, ids, 0), 0)
+        weight = tl.sum(tl.where(slots == slot, left, 0.0), 0)
+        part_weights = tl.where(token_ids == token_id, weight, part_weights)
+    return part * PART + _first_past(part_weights, before, point)
+
+
+@triton.jit
+def _first_past(weights, before, point):  # type: ignore[no-untyped-def]
+    """The first place whose running sum passes `point`, or the last positive one."""
+    places = tl.arange(0, weights.shape[0])
+    running = before + tl.cumsum(weights, 0)
+    is_past = (running > point) & (weights > 0.0)
+    first = tl.min(tl.where(is_past, places, weights.shape[0]), 0)
+    last = tl.max(tl.where(weights > 0.0, places, 0), 0)
+    return tl.minimum(first, last)

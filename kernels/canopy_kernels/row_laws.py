@@ -1,0 +1,85 @@
+"""What can be drawn at each row of logits: temperature, peak and the cut of the filters.
+
+    scaled = (logits - peak) / temperature            float32; 0 at the most probable token
+    a token is kept iff scaled > floor, or scaled = floor and its id <= last_id
+
+min-p, top-k and top-p, in that order, all keep a head of the row ordered by (scaled falling, id
+rising): one floor and one id state it exactly. min-p and top-k keep every token that equals the
+last one kept, top-p keeps the lower ids of equal tokens.
+
+A law is a row of float32 [R, 4]: temperature, peak, floor, last_id (exact, ids stay below 2^24).
+Temperature 0 stands for greedy, where no filter applies. A peak that is not finite marks a row
+that cannot be sampled: it holds NaN or +infinity, or every token of it is ruled out.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Per row; top_k 0, top_p 1 and min_p 0 switch a filter off."""
+
+    top_ks: torch.Tensor  # int32 [R]
+    top_ps: torch.Tensor  # float32 [R]
+    min_ps: torch.Tensor  # float32 [R]
+
+
+def row_laws(
+    logits: torch.Tensor, temperatures: torch.Tensor, filters: Filters | None = None
+) -> torch.Tensor:
+    """float32 [R, 4] laws of logits [R, V]; temperatures float32 [R].
+
+    Runs where the logits are, without synchronisation. Only filters cost a sort of the rows, so
+    pass None where no row has any.
+    """
+    assert logits.shape[1] <= 1 << 24, "token ids must be exact in float32"
+    peaks = logits.amax(dim=1).float()
+    floors = torch.full_like(temperatures, -torch.inf)
+    last_ids = torch.full_like(temperatures, logits.shape[1])
+    if filters is not None:
+        divisors = torch.where(temperatures > 0, temperatures, 1.0)
+        scaled = (logits.float() - peaks[:, None]) / divisors[:, None]
+        floors, last_ids = _cut(scaled, filters)
+        floors = torch.where(temperatures > 0, floors, -torch.inf)
+    return torch.stack([temperatures, peaks, floors, last_ids.float()], dim=1)
+
+
+def _cut(scaled: torch.Tensor, filters: Filters) -> tuple[torch.Tensor, torch.Tensor]:
+    """Floors and last ids, [R] each."""
+    vocab_size = scaled.shape[1]
+    ordered, ids = scaled.sort(dim=1, descending=True, stable=True)
+    kept = (ordered >= filters.min_ps.double().log().float()[:, None]) & (ordered > -torch.inf)
+    num_kept = kept.sum(dim=1)
+    has_top_k = (filters.top_ks > 0) & (filters.top_ks < num_kept)
+    place = torch.where(has_top_k, filters.top_ks, vocab_size).long() - 1
+    kept &= ordered >= ordered.gather(1, place[:, None])
+    weights = torch.where(kept, ordered.exp(), 0.0).double()
+    needed = filters.top_ps.double() * weights.sum(dim=1)
+    before = weights.cumsum(dim=1) - weights
+    has_top_p = filters.top_ps < 1.0
+    kept &= (before < needed[:, None]) | ~has_top_p[:, None]
+    last = (kept.sum(dim=1, keepdim=True) - 1).clamp(min=0)
+    return ordered.gather(1, last)[:, 0], ids.gather(1, last)[:, 0]
+
+
+def kept_scaled_reference(logits: torch.Tensor, law: torch.Tensor) -> torch.Tensor:
+    """float32 [V]: the scaled logits of one row, -inf where a token is not kept."""
+    temperature, peak, floor, last_id = law
+    scaled = (logits.float() - peak) / temperature
+    ids = torch.arange(len(scaled), device=scaled.device)
+    kept = (scaled > floor) | ((scaled == floor) & (ids <= last_id))
+    return torch.where(kept, scaled, -torch.inf)
+
+
+@triton.jit
+def kept_scaled(logits, token_ids, law_ptr):  # type: ignore[no-untyped-def]
+    """float32: scaled logits of some tokens of a row, -inf where a token is not kept."""
+    temperature, peak = tl.load(law_ptr), tl.load(law_ptr + 1)
+    floor, last_id = tl.load(law_ptr + 2), tl.load(law_ptr + 3)
+    scaled = tl.div_rn(logits.to(tl.float32) - peak, temperature)
+    kept = (scaled > floor) | ((scaled == floor) & (token_ids <= last_id))
+    return tl.where(kept, scaled, float("-inf"))

@@ -1,0 +1,77 @@
+"""Ragged trees and verdicts on the device, and the step from a node to its next child.
+
+Nodes of sequence s are `node_starts[s] .. node_starts[s + 1]`, its anchor first and every parent
+before its children; parents and paths are node numbers local to the sequence.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+
+@dataclass(frozen=True)
+class Trees:
+    """N nodes of S sequences, the anchors included."""
+
+    node_starts: torch.Tensor  # int32 [S + 1]
+    token_ids: torch.Tensor  # int32 [N]
+    parents: torch.Tensor  # int32 [N], -1 at anchors; siblings carry different tokens
+    max_nodes: int  # most nodes of one sequence, or more; known without asking the device
+    max_depth: int  # deepest node, or more
+
+    @property
+    def num_sequences(self) -> int:
+        return len(self.node_starts) - 1
+
+
+@dataclass(frozen=True)
+class ProposalRows:
+    """The sparse row that the children of each node were drawn from; empty = deterministic."""
+
+    starts: torch.Tensor  # int32 [N + 1]
+    token_ids: torch.Tensor  # int32 [E], distinct within a row
+    log_probs: torch.Tensor  # float32 [E]
+    max_length: int  # longest row, or more; at least the number of children of any node
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """What a round adds to each sequence: int32 [S, 2 + max_depth].
+
+    Columns: number of accepted nodes, bonus token, accepted path padded with -1.
+    """
+
+    table: torch.Tensor
+
+    @staticmethod
+    def empty(trees: Trees) -> "Verdicts":
+        """Room for the verdicts of some trees; the paths are padding."""
+        shape = (trees.num_sequences, 2 + trees.max_depth)
+        return Verdicts(trees.parents.new_full(shape, -1))
+
+    @property
+    def num_accepted(self) -> torch.Tensor:
+        """int32 [S]."""
+        return self.table[:, 0]
+
+    @property
+    def bonus_ids(self) -> torch.Tensor:
+        """int32 [S]; -1 where the row of logits could not be sampled."""
+        return self.table[:, 1]
+
+    @property
+    def paths(self) -> torch.Tensor:
+        """int32 [S, max_depth], ascending nodes, then -1."""
+        return self.table[:, 2:]
+
+
+@triton.jit
+def next_child(parents, node, after):  # type: ignore[no-untyped-def]
+    """The first child of `node` behind node `after`, or a number past the last node.
+
+    parents: int32 [NODES], padded with a number that is no node.
+    """
+    nodes = tl.arange(0, parents.shape[0])
+    return tl.min(tl.where((parents == node) & (nodes > after), nodes, parents.shape[0]), 0)

@@ -1,0 +1,119 @@
+"""The kernel walks as the CPU's law of rejection does, token for token."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from sampling_cases import Case, laws_of, random_case
+
+from canopy.acceptance import accept, draft_noise, draw_children
+from canopy.sampling import Acceptance, SamplingParams
+from canopy.tree import DraftTree, ProposalRow
+from canopy_kernels.recursive_rejection import recursive_rejection_reference
+from canopy_kernels.recursive_rejection_kernel import launch_recursive_rejection
+
+
+def arguments(case: Case, **params):
+    logits = case.device_logits
+    laws = laws_of(logits, **params)
+    return (
+        case.device_trees,
+        case.device_rows,
+        logits,
+        laws,
+        case.device_seeds,
+        case.device_positions,
+    )
+
+
+def accepted(case: Case, **params) -> torch.Tensor:
+    sampling = SamplingParams(acceptance=Acceptance.REJECTION, **params)
+    sequences = zip(case.trees, case.rows, case.logits, case.seeds, case.num_tokens, strict=True)
+    return case.expected(
+        accept(tree, rows, logits, replace(sampling, seed=seed), num_tokens, 0)
+        for tree, rows, logits, seed, num_tokens in sequences
+    )
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "params"),
+    [
+        (3, {}),
+        (9, {"temperature": 0.5, "top_k": 4}),
+        (1025, {"top_p": 0.75}),
+        (3000, {"temperature": 1.5}),
+    ],
+    ids=str,
+)
+def test_kernel_and_acceptance_agree(vocab_size, params):
+    case = random_case(10, vocab_size, seed=1)
+    verdicts = launch_recursive_rejection(*arguments(case, **params))
+    assert torch.equal(verdicts.table.cpu(), accepted(case, **params))
+
+
+@pytest.mark.parametrize("vocab_size", [3, 40])
+def test_reference_and_acceptance_agree(vocab_size):
+    case = random_case(200, vocab_size, seed=2)
+    verdicts = recursive_rejection_reference(*(cpu(a) for a in arguments(case)))
+    assert torch.equal(verdicts.table, accepted(case))
+    assert verdicts.num_accepted.sum() > 50
+
+
+def cpu(argument):
+    if isinstance(argument, torch.Tensor):
+        return argument.cpu()
+    values = {n: v.cpu() for n, v in vars(argument).items() if isinstance(v, torch.Tensor)}
+    return replace(argument, **values)
+
+
+def test_the_emitted_token_follows_the_target_whatever_the_row():
+    target = np.array([0.4, 0.3, 0.2, 0.1])
+    row = ProposalRow(
+        np.array([3, 0, 1], np.int32), np.log(np.array([0.6, 0.3, 0.1])).astype(np.float32)
+    )
+    num_draws = 4000
+    case = Case([], [], [], list(range(num_draws)), [11] * num_draws)
+    logits = np.log(target).astype(np.float32)[None].repeat(3, 0)
+    for seed in case.seeds:
+        children = draw_children(row, 2, draft_noise(seed, 11, 0))
+        case.trees.append(DraftTree(np.array([0, *children], np.int32), np.array([-1, 0, 0])))
+        case.rows.append([row, ProposalRow.empty(), ProposalRow.empty()])
+        case.logits.append(logits)
+    verdicts = recursive_rejection_reference(*(cpu(a) for a in arguments(case)))
+    paths, trees = verdicts.paths[:, 0].tolist(), case.trees
+    first = [
+        int(tree.token_ids[path]) if path >= 0 else bonus
+        for path, tree, bonus in zip(paths, trees, verdicts.bonus_ids.tolist(), strict=True)
+    ]
+    counts = np.bincount(first, minlength=4)
+    distance = (counts - target * num_draws) ** 2 / (target * num_draws)
+    assert distance.sum() < 16.3  # chi-square, 3 degrees of freedom, 0.1 %
+
+
+def single(token_ids, parents, rows, logits) -> Case:
+    tree = DraftTree(np.array(token_ids, np.int32), np.array(parents, np.int32))
+    return Case([tree], [rows], [np.array(logits, np.float32)], [5], [3])
+
+
+def test_a_child_that_was_not_drawn_from_its_row_is_refused():
+    row = ProposalRow(np.array([1], np.int32), np.zeros(1, np.float32))
+    case = single([0, 2], [-1, 0], [row, ProposalRow.empty()], np.zeros((2, 4)))
+    assert launch_recursive_rejection(*arguments(case)).table.tolist() == [[0, -1, -1]]
+
+
+def test_a_row_of_logits_that_cannot_be_sampled_is_refused():
+    case = single([0], [-1], [ProposalRow.empty()], [[math.nan, 0.0]])
+    case.rows[0][0] = ProposalRow(np.array([0], np.int32), np.zeros(1, np.float32))
+    assert launch_recursive_rejection(*arguments(case)).table.tolist() == [[0, -1]]
+
+
+def test_a_drafter_that_is_the_target_is_always_accepted():
+    probs = np.array([0.5, 0.3, 0.2])
+    row = ProposalRow(np.arange(3, dtype=np.int32), np.log(probs).astype(np.float32))
+    logits = np.log(probs)[None].repeat(3, 0)
+    case = single([0, 1, 2], [-1, 0, 1], [row, row, ProposalRow.empty()], logits)
+    table = launch_recursive_rejection(*arguments(case)).table
+    assert table[0, 0] == 2
+    assert table[0, 2:].tolist() == [1, 2]
