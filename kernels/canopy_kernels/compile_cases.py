@@ -1,0 +1,194 @@
+"""Every kernel at sizes that it is launched with, for compilation without a launch.
+
+A signature names the type of each argument that is no constant: "*bf16" is a pointer, "i32" a
+number, and a tuple stands for a tuple of arguments.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import triton
+
+from canopy_kernels import coupled_argmax as argmax
+from canopy_kernels import paged_kv, row_masses, tree_attention_kernel, tree_walk
+from canopy_kernels import recursive_rejection_kernel as rejection
+
+Signature = dict[str, str | tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class KernelCase:
+    """One kernel with what its launcher fixes at compile time."""
+
+    kernel: Any
+    name: str
+    signature: Signature
+    constants: dict[str, int]
+    options: dict[str, int] = field(default_factory=dict)  # num_warps, num_stages
+
+    def full_signature(self) -> Signature:
+        """All arguments in order, constants included."""
+        types = {**self.signature, **dict.fromkeys(self.constants, "constexpr")}
+        return {name: types[name] for name in self.kernel.arg_names}
+
+    def alignment(self) -> dict[tuple[int, ...], list[list[Any]]]:
+        """Every pointer is a multiple of 16 bytes, as those of torch's allocations are."""
+        return {place: [["tt.divisibility", 16]] for place in self._pointers()}
+
+    def _pointers(self) -> Iterator[tuple[int, ...]]:
+        for index, types in enumerate(self.full_signature().values()):
+            if isinstance(types, tuple):
+                yield from ((index, i) for i, kind in enumerate(types) if kind.startswith("*"))
+            elif types.startswith("*"):
+                yield (index,)
+
+
+def _attention(dtype: torch.dtype, head_dim: int, group: int) -> KernelCase:
+    tiling = tree_attention_kernel.Tiling.of(dtype, head_dim)
+    pointer = {torch.bfloat16: "*bf16", torch.float32: "*fp32"}[dtype]
+    return KernelCase(
+        tree_attention_kernel._attend_part_kernel,
+        f"{pointer[1:]}, head_dim {head_dim}, group {group}",
+        {
+            "tensors": (pointer,) * 3,
+            "sequences": ("*i32", "*i32", "i32"),
+            "blocks": ("*i32", "i32", "i32"),
+            "ancestors": ("*i64", "i32"),
+            "parts": ("*fp32", "*fp32", "i32"),
+            "scale": "fp32",
+        },
+        {
+            "GROUP": group,
+            "HEAD_DIM": head_dim,
+            "BLOCK_DIM": triton.next_power_of_2(head_dim),
+            "BLOCK_SEQUENCES": 64,
+            "TILE_ROWS": tiling.rows,
+            "TILE_KEYS": tiling.keys,
+        },
+        {"num_warps": tiling.num_warps, "num_stages": tiling.num_stages},
+    )
+
+
+def _merge(head_dim: int) -> KernelCase:
+    block_dim = triton.next_power_of_2(head_dim)
+    return KernelCase(
+        tree_attention_kernel._merge_parts_kernel,
+        f"bf16, head_dim {head_dim}, 33 parts",
+        {
+            "parts": ("*fp32", "*fp32"),
+            "out_ptr": "*bf16",
+            "sequences": ("*i32", "*i32", "i32"),
+        },
+        {"HEAD_DIM": head_dim, "BLOCK_DIM": block_dim, "BLOCK_SEQUENCES": 64, "BLOCK_PARTS": 64},
+    )
+
+
+CASES = [
+    _attention(torch.bfloat16, 64, 3),
+    _attention(torch.bfloat16, 128, 4),
+    _attention(torch.bfloat16, 256, 4),
+    _attention(torch.float32, 128, 4),
+    _attention(torch.float32, 256, 4),
+    _merge(128),
+    _merge(256),
+    KernelCase(
+        paged_kv._write_kv_kernel,
+        "bf16, width 1024",
+        {
+            "keys_ptr": "*bf16",
+            "values_ptr": "*bf16",
+            "slots_ptr": "*i64",
+            "new_keys_ptr": "*bf16",
+            "new_values_ptr": "*bf16",
+            "key_stride": "i32",
+            "value_stride": "i32",
+            "width": "i32",
+        },
+        {"CHUNK": paged_kv.WRITE_CHUNK},
+    ),
+    KernelCase(
+        paged_kv._commit_kv_kernel,
+        "bf16, 16 moves",
+        {
+            "keys_ptr": "*bf16",
+            "values_ptr": "*bf16",
+            "sources_ptr": "*i64",
+            "destinations_ptr": "*i64",
+            "num_slots": "i32",
+            "num_moves": "i32",
+            "width": "i32",
+        },
+        {"MOVES": 16, "CHUNK": paged_kv.MOVE_ELEMENTS // 16},
+    ),
+    KernelCase(
+        argmax._part_argmax_kernel,
+        "bf16 logits",
+        {
+            "logits_ptr": "*bf16",
+            "laws_ptr": "*fp32",
+            "seeds_ptr": "*i64",
+            "positions_ptr": "*i64",
+            "scores_ptr": "*fp64",
+            "part_ids_ptr": "*i32",
+            "vocab_size": "i32",
+            "row_stride": "i32",
+        },
+        {"PART": argmax.PART, "TILE": argmax.TILE},
+    ),
+    KernelCase(
+        argmax._best_part_kernel,
+        "vocabulary 256k",
+        {
+            "scores_ptr": "*fp64",
+            "part_ids_ptr": "*i32",
+            "laws_ptr": "*fp32",
+            "token_ids_ptr": "*i32",
+            "num_parts": "i32",
+        },
+        {"BLOCK": 64},
+    ),
+    KernelCase(
+        tree_walk._walk_trees_kernel,
+        "256 nodes",
+        {
+            "node_starts_ptr": "*i32",
+            "token_ids_ptr": "*i32",
+            "parents_ptr": "*i32",
+            "decided_ids_ptr": "*i32",
+            "verdicts_ptr": "*i32",
+            "verdict_stride": "i32",
+        },
+        {"NODES": 512},
+    ),
+    KernelCase(
+        row_masses._row_masses_kernel,
+        "bf16 logits",
+        {
+            "logits_ptr": "*bf16",
+            "laws_ptr": "*fp32",
+            "masses_ptr": "*fp64",
+            "vocab_size": "i32",
+            "row_stride": "i32",
+        },
+        {"PART": row_masses.PART},
+    ),
+    KernelCase(
+        rejection._recursive_rejection_kernel,
+        "bf16 logits, 256 nodes, rows of 32, vocabulary 256k",
+        {
+            "target": ("*bf16", "*fp32", "*fp64"),
+            "trees": ("*i32", "*i32", "*i32"),
+            "rows": ("*i32", "*i32", "*fp32"),
+            "noise": ("*i64", "*i64"),
+            "verdicts_ptr": "*i32",
+            "vocab_size": "i32",
+            "num_parts": "i32",
+            "logits_stride": "i32",
+            "verdict_stride": "i32",
+        },
+        {"NODES": 512, "ROW": 32, "PARTS": 256, "PART": row_masses.PART},
+        rejection.OPTIONS,
+    ),
+]
