@@ -47,7 +47,7 @@ def test_concurrent_speculative_streams_equal_plain_ones(server, tiny_folder, te
     assert server.cache_is_free()
 
 
-@pytest.mark.parametrize("acceptance", ["rejection", "target_only"])
+@pytest.mark.parametrize("acceptance", ["rejection", "traversal", "target_only"])
 def test_every_acceptance_mode_serves_concurrent_streams(server, acceptance):
     requests = make_requests(temperature=0.8, max_tokens=24)
     texts = run_together(server.grpc_url, requests, acceptance=acceptance)

@@ -115,8 +115,12 @@ def test_dropping_nodes_level_by_level_loses_none_that_the_policy_takes(make_sou
 
 @pytest.mark.parametrize(
     "params",
-    [GREEDY, SamplingParams(temperature=1.0, seed=3, acceptance=Acceptance.REJECTION)],
-    ids=["greedy", "rejection"],
+    [
+        GREEDY,
+        SamplingParams(temperature=1.0, seed=3, acceptance=Acceptance.REJECTION),
+        SamplingParams(temperature=1.0, seed=3, acceptance=Acceptance.TRAVERSAL),
+    ],
+    ids=["greedy", "rejection", "traversal"],
 )
 def test_a_drafter_that_is_the_target_is_accepted_to_the_end(decoder, make_source, params):
     drafter = replace(DRAFTER, row_size=VOCAB)
