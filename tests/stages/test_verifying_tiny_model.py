@@ -19,9 +19,14 @@ RNG = np.random.default_rng(0)
 PROMPTS = [RNG.integers(0, 250, length).tolist() for length in (1, 16, 33, 70)]
 
 
+@pytest.fixture(scope="module", params=["float32", "int8"])
+def dtype(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def decoder(tiny_folder: Path) -> Decoder:
-    return load_decoder(tiny_folder, "float32", "cpu")
+def decoder(tiny_folder: Path, dtype: str) -> Decoder:
+    return load_decoder(tiny_folder, dtype, "cpu")
 
 
 def text_of(decoder: Decoder, make_tree: TreeMaker | None = None, **options: int) -> Driver:
@@ -62,6 +67,7 @@ def hindsight(plain: list[list[int]], seed: int) -> TreeMaker:
     return make
 
 
+@pytest.mark.parametrize("dtype", ["float32"], indirect=True)
 def test_plain_greedy_text_is_that_of_transformers(tiny_folder: Path, plain: list[list[int]]):
     model = AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float32)
     for prompt, text in zip(PROMPTS, plain[::2], strict=True):

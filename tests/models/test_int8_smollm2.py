@@ -1,0 +1,75 @@
+"""The embedded model keeps its quality on int8 weights, and its exactness at its real sizes."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from canopy.errors import InvalidDeployment
+from canopy.models.decoder import Decoder, load_decoder
+from canopy.models.step import Segment, assemble_step
+from canopy.serve.models import model_folder
+
+BLOCK_SIZE = 16
+TEXT = """\
+A lighthouse keeper on a small island wrote down the weather every evening for thirty years. He
+noted the direction of the wind, the height of the waves and the colour of the sky at sunset. When
+he retired, the notebooks filled a whole shelf. A student from the mainland read all of them and
+found that storms came more often in years when the spring had been unusually warm. She wrote a
+short program to count them:
+
+    def count_storms(days):
+        return sum(1 for day in days if day.wind > 60)
+
+The numbers were clear. In the first ten years there were 41 storms, in the last ten there were
+67. The keeper was not surprised. "You could have asked me," he said, and poured her a cup of tea.
+"""
+
+
+@pytest.fixture(scope="module")
+def folder() -> Path:
+    try:
+        return model_folder("smollm2-135m-instruct")
+    except InvalidDeployment as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def token_ids(folder: Path) -> list[int]:
+    return list(Tokenizer.from_file(str(folder / "tokenizer.json")).encode(TEXT).ids)
+
+
+@pytest.fixture(scope="module")
+def int8(folder: Path) -> Decoder:
+    return load_decoder(folder, "int8", "cpu")
+
+
+def logits_of(decoder: Decoder, token_ids: list[int], chunk: int) -> torch.Tensor:
+    """float32 [n, V]."""
+    cache, table = decoder.new_cache(32, BLOCK_SIZE), list(range(32))
+    parts = []
+    for start in range(0, len(token_ids), chunk):
+        part = np.array(token_ids[start : start + chunk])
+        rows = np.arange(len(part))
+        segment = Segment(start, table, part, rows - 1, rows)
+        parts.append(decoder.forward(assemble_step([segment], BLOCK_SIZE, "cpu"), cache))
+    return torch.cat(parts)
+
+
+def perplexity(logits: torch.Tensor, token_ids: list[int]) -> float:
+    following = torch.tensor(token_ids[1:])
+    return float(torch.nn.functional.cross_entropy(logits[:-1], following).exp())
+
+
+def test_perplexity_is_within_two_percent_of_float32(folder, int8, token_ids):
+    exact = perplexity(logits_of(load_decoder(folder, "float32", "cpu"), token_ids, 512), token_ids)
+    rounded = perplexity(logits_of(int8, token_ids, 512), token_ids)
+    assert abs(rounded / exact - 1) < 0.02
+
+
+def test_chunks_change_no_bit(int8, token_ids):
+    whole = logits_of(int8, token_ids[:60], 60)
+    assert torch.equal(logits_of(int8, token_ids[:60], 13), whole)
+    assert torch.equal(logits_of(int8, token_ids[:60], 1), whole)
