@@ -1,0 +1,170 @@
+"""Step time: what verifying B tokens of R sequences takes on this machine.
+
+    T(B, R)   measured on a grid by `canopy profile`; never falls in B or in R
+
+Between grid points the time is interpolated along B, or it stays on the next point's stair where
+the verifier pads its batches to the grid (CUDA graphs). Beyond the grid it goes on at the slope
+of the last interval, averaged over the rows. What the grid cannot know - the length of the
+contexts, other load on the machine, the engine's own work - comes from a correction that follows
+the measured turns.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+_RATIO_BOUND = 20.0  # measured over predicted; beyond it a clock or a table lies
+_SMOOTHING = 0.15  # weight of the last turn in the means below
+_SURPRISE = 2.0  # a turn moves a mean by this factor at most: stalls are not the trend
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """A grid of step times in milliseconds; see `fit` for one from measurements."""
+
+    sequences: tuple[int, ...]  # [m] ascending, of at least 1
+    tokens: tuple[int, ...]  # [n] ascending, of at least 1
+    step_ms: tuple[tuple[float, ...], ...]  # [m][n] positive, rising along both
+    is_staircase: bool = False
+
+    def __post_init__(self) -> None:
+        table = np.array(self.step_ms, np.float64)
+        if table.shape != (len(self.sequences), len(self.tokens)) or table.size == 0:
+            raise ValueError("a cost model has one step time for each grid point")
+        for axis in (self.sequences, self.tokens):
+            if axis[0] < 1 or any(a >= b for a, b in itertools.pairwise(axis)):
+                raise ValueError("the grid of a cost model ascends from at least 1")
+        if not (np.isfinite(table).all() and table.min() > 0.0):
+            raise ValueError("step times are positive and finite")
+        if any((np.diff(table, axis=axis) < 0.0).any() for axis in (0, 1)):
+            raise ValueError("step times do not fall with more tokens or more sequences")
+
+    @staticmethod
+    def from_json(table: Any) -> "CostModel":
+        """The inverse of `dataclasses.asdict`. Raises ValueError for anything malformed."""
+        try:
+            return CostModel(
+                tuple(map(int, table["sequences"])),
+                tuple(map(int, table["tokens"])),
+                tuple(tuple(map(float, row)) for row in table["step_ms"]),
+                bool(table["is_staircase"]),
+            )
+        except (TypeError, KeyError, IndexError) as error:
+            raise ValueError(f"not a cost model: {error!r}") from error
+
+    def predict_ms(self, num_tokens: np.ndarray, num_sequences: int) -> np.ndarray:
+        """T of each of `num_tokens` (int [n], anchors included); float64 [n]."""
+        place = np.interp(num_sequences, self.sequences, np.arange(len(self.sequences)))
+        low, share = int(place), place - int(place)
+        times = self._row_ms(low, num_tokens)
+        if share:
+            times = (1.0 - share) * times + share * self._row_ms(low + 1, num_tokens)
+        return times
+
+    def _row_ms(self, row: int, num_tokens: np.ndarray) -> np.ndarray:
+        grid, times = np.array(self.tokens), np.array(self.step_ms[row])
+        if self.is_staircase:
+            inside = times[np.minimum(np.searchsorted(grid, num_tokens), len(grid) - 1)]
+        else:
+            inside = np.interp(num_tokens, grid, times)
+        return inside + self._slope_ms * np.maximum(num_tokens - grid[-1], 0)
+
+    @cached_property
+    def _slope_ms(self) -> float:
+        """Of a token beyond the grid: one slope for all rows, so that they keep their order."""
+        last = np.array(self.step_ms)[:, -2:].mean(axis=0)
+        if len(last) == 1:
+            return float(last[0]) / self.tokens[0]
+        return float(last[1] - last[0]) / (self.tokens[-1] - self.tokens[-2])
+
+
+# Where nothing was measured: small int8 models on a few cores, which keeps trees small.
+DEFAULT_COST_MODEL = CostModel((1,), (1, 257), ((12.0, 268.0),))
+
+
+def fit(
+    sequences: Sequence[int],
+    tokens: Sequence[int],
+    measured_ms: Sequence[Sequence[float]],
+    is_staircase: bool = False,
+) -> CostModel:
+    """The rising grid nearest to measurements (least squares along tokens).
+
+    measured_ms: [len(sequences)][len(tokens)]; NaN where there is none, as for fewer tokens than
+    sequences, which takes the value of the next measured point of its row. Raises ValueError for
+    a row without any measurement.
+    """
+    rows: list[np.ndarray] = []
+    for row in np.array(measured_ms, np.float64):
+        known = np.flatnonzero(np.isfinite(row))
+        if len(known) == 0:
+            raise ValueError("a number of sequences was never measured")
+        nearest = known[np.minimum(np.searchsorted(known, np.arange(len(row))), len(known) - 1)]
+        rising = _isotonic(row[known])
+        filled = rising[np.searchsorted(known, nearest)]
+        rows.append(np.maximum(filled, rows[-1]) if rows else filled)
+    table = tuple(tuple(row.tolist()) for row in rows)
+    return CostModel(tuple(sequences), tuple(tokens), table, is_staircase)
+
+
+def _isotonic(values: np.ndarray) -> np.ndarray:
+    """Pool adjacent violators (Ayer et al., 1955): the nearest sequence that never falls."""
+    pools: list[tuple[float, int]] = []  # mean, size
+    for value in values.tolist():
+        mean, size = value, 1
+        while pools and pools[-1][0] > mean:
+            other, count = pools.pop()
+            mean, size = (mean * size + other * count) / (size + count), size + count
+        pools.append((mean, size))
+    return np.concatenate([np.full(size, mean) for mean, size in pools])
+
+
+@dataclass(frozen=True)
+class TurnTimes:
+    """What the last turn took; zero where it tells nothing."""
+
+    verify_ms: float
+    draft_ms: float
+    other_ms: float  # building, commit, sending, the engine's own work
+    predicted_ms: float  # of verify, by the grid alone
+
+
+@dataclass(frozen=True)
+class CostCorrection:
+    """Means over the last turns, each turn bounded in what it can change."""
+
+    ratio: float = 1.0  # measured over predicted verify time
+    draft_ms: float = 0.0
+    other_ms: float = 0.0
+
+    def after(self, turn: TurnTimes) -> "CostCorrection":
+        """The correction once a turn was measured; numbers that are none change nothing."""
+        ratio = turn.verify_ms / turn.predicted_ms if turn.predicted_ms > 0.0 else 0.0
+        if math.isfinite(ratio) and ratio > 0.0:
+            bounded = max(1.0 / _RATIO_BOUND, min(_RATIO_BOUND, ratio))
+            ratio = math.exp(_moved(math.log(self.ratio), math.log(bounded)))
+        else:
+            ratio = self.ratio
+        return replace(
+            self,
+            ratio=ratio,
+            draft_ms=_mean_ms(self.draft_ms, turn.draft_ms),
+            other_ms=_mean_ms(self.other_ms, turn.other_ms),
+        )
+
+
+def _moved(mean: float, value: float) -> float:
+    limit = math.log(_SURPRISE)
+    return mean + _SMOOTHING * max(-limit, min(limit, value - mean))
+
+
+def _mean_ms(mean: float, value: float) -> float:
+    """The first value stands for itself."""
+    if not (math.isfinite(value) and value > 0.0):
+        return mean
+    return math.exp(_moved(math.log(mean), math.log(value))) if mean > 0.0 else value
