@@ -46,16 +46,10 @@ class MetricsPublisher:
             self._add_gauge(self._family(name, description, pb_utils.MetricFamily.GAUGE), read)
         seconds = self._family("stage_seconds_total", "Time spent by stage of the turn")
         for stage in STAGES:
-            self._add_counter(
-                seconds, {"stage": stage}, lambda m, stage=stage: m.stage_seconds[stage]
-            )
+            self._add_counter(seconds, {"stage": stage}, _seconds_of(stage))
         failures = self._family("stage_failures_total", "Failed calls and restarts by stage")
         for stage in _FAILING_STAGES:
-            self._add_counter(
-                failures,
-                {"stage": stage},
-                lambda m, stage=stage: m.num_stage_failures.get(stage, 0),
-            )
+            self._add_counter(failures, {"stage": stage}, _failures_of(stage))
         self.publish()
 
     def publish_when_due(self, is_idle: bool) -> None:
@@ -96,3 +90,11 @@ class MetricsPublisher:
     def _add_gauge(self, family: Any, read: Callable[[EngineMetrics], float]) -> None:
         metric = family.Metric(labels={})
         self._updates.append(lambda: metric.set(read(self._metrics)))
+
+
+def _seconds_of(stage: str) -> Callable[[EngineMetrics], float]:
+    return lambda metrics: metrics.stage_seconds[stage]
+
+
+def _failures_of(stage: str) -> Callable[[EngineMetrics], float]:
+    return lambda metrics: metrics.num_stage_failures.get(stage, 0)
