@@ -12,7 +12,13 @@ import torch
 import triton
 
 from canopy_kernels import coupled_argmax as argmax
-from canopy_kernels import paged_kv, row_masses, tree_attention_kernel, tree_walk
+from canopy_kernels import (
+    paged_kv,
+    row_masses,
+    traversal_kernel,
+    tree_attention_kernel,
+    tree_walk,
+)
 from canopy_kernels import recursive_rejection_kernel as rejection
 
 Signature = dict[str, str | tuple[str, ...]]
@@ -82,6 +88,26 @@ def _merge(head_dim: int) -> KernelCase:
             "sequences": ("*i32", "*i32", "i32"),
         },
         {"HEAD_DIM": head_dim, "BLOCK_DIM": block_dim, "BLOCK_SEQUENCES": 64, "BLOCK_PARTS": 64},
+    )
+
+
+def _sparse_walk(kernel: Any, options: dict[str, int]) -> KernelCase:
+    return KernelCase(
+        kernel,
+        "bf16 logits, 256 nodes, rows of 32, vocabulary 256k",
+        {
+            "target": ("*bf16", "*fp32", "*fp64"),
+            "trees": ("*i32", "*i32", "*i32"),
+            "rows": ("*i32", "*i32", "*fp32"),
+            "noise": ("*i64", "*i64"),
+            "verdicts_ptr": "*i32",
+            "vocab_size": "i32",
+            "num_parts": "i32",
+            "logits_stride": "i32",
+            "verdict_stride": "i32",
+        },
+        {"NODES": 512, "ROW": 32, "PARTS": 256, "PART": row_masses.PART},
+        options,
     )
 
 
@@ -174,21 +200,6 @@ CASES = [
         },
         {"PART": row_masses.PART},
     ),
-    KernelCase(
-        rejection._recursive_rejection_kernel,
-        "bf16 logits, 256 nodes, rows of 32, vocabulary 256k",
-        {
-            "target": ("*bf16", "*fp32", "*fp64"),
-            "trees": ("*i32", "*i32", "*i32"),
-            "rows": ("*i32", "*i32", "*fp32"),
-            "noise": ("*i64", "*i64"),
-            "verdicts_ptr": "*i32",
-            "vocab_size": "i32",
-            "num_parts": "i32",
-            "logits_stride": "i32",
-            "verdict_stride": "i32",
-        },
-        {"NODES": 512, "ROW": 32, "PARTS": 256, "PART": row_masses.PART},
-        rejection.OPTIONS,
-    ),
+    _sparse_walk(rejection._recursive_rejection_kernel, rejection.OPTIONS),
+    _sparse_walk(traversal_kernel._traversal_kernel, traversal_kernel.OPTIONS),
 ]

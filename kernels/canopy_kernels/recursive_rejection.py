@@ -63,8 +63,8 @@ def recursive_rejection_reference(
             node = child
             children = [c for c, parent in enumerate(parents) if parent == node]
             child, bonus = _decide(
-                _dense_weights(logits[first + node], laws[first + node]),
-                _dense_row(rows, first + node, logits.shape[1]),
+                dense_weights(logits[first + node], laws[first + node]),
+                dense_row(rows, first + node, logits.shape[1]),
                 [(c, token_ids[c]) for c in children],
                 (seed, position + len(path)),
             )
@@ -74,12 +74,12 @@ def recursive_rejection_reference(
     return verdicts
 
 
-def _dense_weights(logits: torch.Tensor, law: torch.Tensor) -> np.ndarray:
+def dense_weights(logits: torch.Tensor, law: torch.Tensor) -> np.ndarray:
     scaled = kept_scaled_reference(logits, law)
     return np.exp(scaled.numpy()).astype(np.float64)
 
 
-def _dense_row(rows: ProposalRows, node: int, vocab_size: int) -> np.ndarray | None:
+def dense_row(rows: ProposalRows, node: int, vocab_size: int) -> np.ndarray | None:
     """float64 [V] unnormalised, or None where the children are deterministic."""
     start, end = rows.starts[node : node + 2].tolist()
     if start == end:

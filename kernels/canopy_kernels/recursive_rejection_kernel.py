@@ -1,8 +1,4 @@
-"""The Triton-language kernel of canopy_kernels.recursive_rejection: one program walks one tree.
-
-It keeps what rejection changed, at most a row's length of weights, in registers; the rest of the
-vocabulary it knows by the masses of its parts, and it looks into one part only to draw the bonus.
-"""
+"""The Triton-language kernel of canopy_kernels.recursive_rejection: one program walks one tree."""
 
 import torch
 import triton
@@ -11,6 +7,7 @@ import triton.language as tl
 from canopy_kernels.device_noise import uniform_of, word_at
 from canopy_kernels.noise import ACCEPT
 from canopy_kernels.row_masses import PART, launch_row_masses, token_weights
+from canopy_kernels.sparse_rows import child_tokens, draw_left, load_row
 from canopy_kernels.trees import ProposalRows, Trees, Verdicts, next_child
 
 OPTIONS = {"num_warps": 8}  # with fewer, the part in registers spills
@@ -85,7 +82,7 @@ def _recursive_rejection_kernel(  # type: ignore[no-untyped-def]
         law = (target[0] + row * logits_stride, target[1] + row * 4, vocab_size)
         parts = tl.arange(0, PARTS)
         masses = tl.load(target[2] + row * num_parts + parts, parts < num_parts, 0.0)
-        ids, probs = _load_row(rows, row, ROW)
+        ids, probs = load_row(rows, row, ROW)
         siblings = (parents, node, trees[1] + first)
         child, bonus = _decide(
             law, masses, ids, probs, siblings, seed, position + num_accepted, PART
@@ -101,23 +98,12 @@ def _recursive_rejection_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _load_row(rows, row, ROW: tl.constexpr):  # type: ignore[no-untyped-def]
-    """int32 [ROW] ids, -1 behind the last, and float64 [ROW] probs, all 0 in an empty row."""
-    slots = tl.arange(0, ROW)
-    start = tl.load(rows[0] + row)
-    length = tl.load(rows[0] + row + 1) - start
-    ids = tl.load(rows[1] + start + slots, slots < length, -1)
-    log_probs = tl.load(rows[2] + start + slots, slots < length, float("-inf"))
-    return ids, tl.exp(log_probs.to(tl.float64))
-
-
-@triton.jit
 def _decide(law, masses, ids, probs, siblings, seed, position, PART: tl.constexpr):  # type: ignore[no-untyped-def]
     """The accepted child and -1, or a number past the last node and the bonus token."""
     parents, node, token_ids_ptr = siblings
     is_deterministic = tl.max(probs, 0) == 0.0
     if is_deterministic:
-        ids = _child_tokens(siblings, ids)
+        ids = child_tokens(siblings, ids)
     weights = token_weights(law, ids)
     left = weights
     mass = tl.sum(masses, 0)
@@ -149,53 +135,5 @@ def _decide(law, masses, ids, probs, siblings, seed, position, PART: tl.constexp
         child = child * 0 + parents.shape[0]
     elif child == parents.shape[0]:
         point = mass * uniform_of(word_at(seed, position, index, _ACCEPT))
-        bonus = _draw(law, masses, ids, weights, left, point, PART)
+        bonus = draw_left(law, masses, ids, weights, left, point, PART)
     return child, bonus
-
-
-@triton.jit
-def _child_tokens(siblings, ids):  # type: ignore[no-untyped-def]
-    """`ids` with the tokens of the children in the first places."""
-    parents, node, token_ids_ptr = siblings
-    slots = tl.arange(0, ids.shape[0])
-    child = next_child(parents, node, node)
-    index = 0
-    while child < parents.shape[0]:
-        ids = tl.where(slots == index, tl.load(token_ids_ptr + child), ids)
-        child = next_child(parents, node, child)
-        index += 1
-    return ids
-
-
-@triton.jit
-def _draw(law, masses, ids, weights, left, point, PART: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The first token whose running sum of weights passes `point`.
-
-    The weights are the row's, except that `left` replaces `weights` at the tokens `ids`.
-    """
-    slots = tl.arange(0, ids.shape[0])
-    parts = tl.arange(0, masses.shape[0])
-    for slot in range(ids.shape[0]):
-        removed = tl.sum(tl.where(slots == slot, weights - left, 0.0), 0)
-        part_of_slot = tl.sum(tl.where(slots == slot, ids // PART, 0), 0)
-        masses -= tl.where(parts == part_of_slot, removed, 0.0)
-    part = _first_past(masses, 0.0, point)
-    before = tl.sum(tl.where(parts < part, masses, 0.0), 0)
-    token_ids = part * PART + tl.arange(0, PART)
-    part_weights = token_weights(law, token_ids)
-    for slot in range(ids.shape[0]):
-        token_id = tl.sum(tl.where(slots == slot, ids, 0), 0)
-        weight = tl.sum(tl.where(slots == slot, left, 0.0), 0)
-        part_weights = tl.where(token_ids == token_id, weight, part_weights)
-    return part * PART + _first_past(part_weights, before, point)
-
-
-@triton.jit
-def _first_past(weights, before, point):  # type: ignore[no-untyped-def]
-    """The first place whose running sum passes `point`, or the last positive one."""
-    places = tl.arange(0, weights.shape[0])
-    running = before + tl.cumsum(weights, 0)
-    is_past = (running > point) & (weights > 0.0)
-    first = tl.min(tl.where(is_past, places, weights.shape[0]), 0)
-    last = tl.max(tl.where(weights > 0.0, places, 0), 0)
-    return tl.minimum(first, last)

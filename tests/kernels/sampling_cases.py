@@ -1,12 +1,13 @@
 """Random forests with proposal rows and logits, for the tests of the sampling kernels."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from kernel_interpreter import DEVICE
 
-from canopy.acceptance import draft_noise, draw_children
+from canopy.acceptance import accept, draft_noise, draw_children
+from canopy.sampling import Acceptance, SamplingParams
 from canopy.tree import DraftTree, Forest, ProposalRow
 from canopy_kernels.row_laws import Filters, row_laws
 from canopy_kernels.trees import ProposalRows, Trees
@@ -123,3 +124,41 @@ def _random_row(generator, vocab_size: int) -> ProposalRow:
     token_ids = generator.permutation(vocab_size)[:length].astype(np.int32)
     probs = generator.dirichlet(np.ones(length))
     return ProposalRow(token_ids, np.log(probs).astype(np.float32))
+
+
+def arguments(case: Case, **params):
+    """What the launchers of the ratio rules take."""
+    logits = case.device_logits
+    laws = laws_of(logits, **params)
+    return (
+        case.device_trees,
+        case.device_rows,
+        logits,
+        laws,
+        case.device_seeds,
+        case.device_positions,
+    )
+
+
+def accepted(case: Case, acceptance: Acceptance, **params) -> torch.Tensor:
+    """The verdicts of canopy.acceptance."""
+    sampling = SamplingParams(acceptance=acceptance, **params)
+    sequences = zip(case.trees, case.rows, case.logits, case.seeds, case.num_tokens, strict=True)
+    return case.expected(
+        accept(tree, rows, logits, replace(sampling, seed=seed), num_tokens, 0)
+        for tree, rows, logits, seed, num_tokens in sequences
+    )
+
+
+def cpu(argument):
+    """The same argument for a reference."""
+    if isinstance(argument, torch.Tensor):
+        return argument.cpu()
+    values = {n: v.cpu() for n, v in vars(argument).items() if isinstance(v, torch.Tensor)}
+    return replace(argument, **values)
+
+
+def single(token_ids, parents, rows, logits) -> Case:
+    """One sequence."""
+    tree = DraftTree(np.array(token_ids, np.int32), np.array(parents, np.int32))
+    return Case([tree], [rows], [np.array(logits, np.float32)], [5], [3])

@@ -1,40 +1,17 @@
 """The kernel walks as the CPU's law of rejection does, token for token."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from sampling_cases import Case, laws_of, random_case
+from sampling_cases import Case, accepted, arguments, cpu, random_case, single
 
-from canopy.acceptance import accept, draft_noise, draw_children
-from canopy.sampling import Acceptance, SamplingParams
+from canopy.acceptance import draft_noise, draw_children
+from canopy.sampling import Acceptance
 from canopy.tree import DraftTree, ProposalRow
 from canopy_kernels.recursive_rejection import recursive_rejection_reference
 from canopy_kernels.recursive_rejection_kernel import launch_recursive_rejection
-
-
-def arguments(case: Case, **params):
-    logits = case.device_logits
-    laws = laws_of(logits, **params)
-    return (
-        case.device_trees,
-        case.device_rows,
-        logits,
-        laws,
-        case.device_seeds,
-        case.device_positions,
-    )
-
-
-def accepted(case: Case, **params) -> torch.Tensor:
-    sampling = SamplingParams(acceptance=Acceptance.REJECTION, **params)
-    sequences = zip(case.trees, case.rows, case.logits, case.seeds, case.num_tokens, strict=True)
-    return case.expected(
-        accept(tree, rows, logits, replace(sampling, seed=seed), num_tokens, 0)
-        for tree, rows, logits, seed, num_tokens in sequences
-    )
 
 
 @pytest.mark.parametrize(
@@ -50,22 +27,15 @@ def accepted(case: Case, **params) -> torch.Tensor:
 def test_kernel_and_acceptance_agree(vocab_size, params):
     case = random_case(10, vocab_size, seed=1)
     verdicts = launch_recursive_rejection(*arguments(case, **params))
-    assert torch.equal(verdicts.table.cpu(), accepted(case, **params))
+    assert torch.equal(verdicts.table.cpu(), accepted(case, Acceptance.REJECTION, **params))
 
 
 @pytest.mark.parametrize("vocab_size", [3, 40])
 def test_reference_and_acceptance_agree(vocab_size):
     case = random_case(200, vocab_size, seed=2)
     verdicts = recursive_rejection_reference(*(cpu(a) for a in arguments(case)))
-    assert torch.equal(verdicts.table, accepted(case))
+    assert torch.equal(verdicts.table, accepted(case, Acceptance.REJECTION))
     assert verdicts.num_accepted.sum() > 50
-
-
-def cpu(argument):
-    if isinstance(argument, torch.Tensor):
-        return argument.cpu()
-    values = {n: v.cpu() for n, v in vars(argument).items() if isinstance(v, torch.Tensor)}
-    return replace(argument, **values)
 
 
 def test_the_emitted_token_follows_the_target_whatever_the_row():
@@ -90,11 +60,6 @@ def test_the_emitted_token_follows_the_target_whatever_the_row():
     counts = np.bincount(first, minlength=4)
     distance = (counts - target * num_draws) ** 2 / (target * num_draws)
     assert distance.sum() < 16.3  # chi-square, 3 degrees of freedom, 0.1 %
-
-
-def single(token_ids, parents, rows, logits) -> Case:
-    tree = DraftTree(np.array(token_ids, np.int32), np.array(parents, np.int32))
-    return Case([tree], [rows], [np.array(logits, np.float32)], [5], [3])
 
 
 def test_a_child_that_was_not_drawn_from_its_row_is_refused():
