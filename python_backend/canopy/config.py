@@ -45,13 +45,17 @@ class TargetConfig:
     """The model whose distribution is kept."""
 
     model: str = DEFAULT_MODEL  # a name that `canopy fetch-model` knows, or a Hugging Face folder
-    dtype: str = "float32"
+    dtype: str = "int8"  # on a GPU: "bfloat16"
     device: str = "cpu"
     num_threads: int = 0  # 0: all cores
 
     def __post_init__(self) -> None:
         _require_choice("target.dtype", self.dtype, DTYPES)
         _require_choice("target.device", self.device, DEVICES)
+        _require(
+            self.device == "cpu" or self.dtype != "int8",
+            'target.dtype = "int8" is for the CPU: choose "bfloat16" or "float32" on a GPU',
+        )
         _require(self.num_threads >= 0, "target.num_threads must be 0 (all cores) or more")
 
 

@@ -6,7 +6,14 @@ import pytest
 from replay import assert_same_or_tied
 from toys import CollectingSink
 
-from canopy.config import CacheConfig, Deployment, DrafterConfig, LimitsConfig, TargetConfig
+from canopy.config import (
+    POLICIES,
+    CacheConfig,
+    Deployment,
+    DrafterConfig,
+    LimitsConfig,
+    TargetConfig,
+)
 from canopy.engine.loop import Engine, Stages
 from canopy.entry.limits import engine_limits, model_limits
 from canopy.entry.parsing import ClientRequest, RequestParser
@@ -22,8 +29,8 @@ PROMPTS = ["abcabcabcabc", "the cat sat on the mat. the cat", "漢字漢字漢",
 class DirectPipeline:
     """One deployment served without a server."""
 
-    def __init__(self, folder: Path, **tables: object) -> None:
-        deployment = Deployment(target=TargetConfig(model=str(folder)), **tables)
+    def __init__(self, folder: Path, dtype: str, **tables: object) -> None:
+        deployment = Deployment(target=TargetConfig(model=str(folder), dtype=dtype), **tables)
         tokenizer = Tokenizer(folder)
         self.verifier = make_verifier(deployment)
         stages = Stages(make_drafter(deployment), make_tree_builder(deployment), self.verifier)
@@ -49,37 +56,46 @@ class DirectPipeline:
         return [sink.text for sink in sinks]
 
 
-def assert_plain_text(folder: Path, texts: list[str], plain: list[str], temperature: float):
-    """Every text is the plain one, or parts from it at a tie of the target."""
+def assert_plain_text(
+    folder: Path, dtype: str, texts: list[str], plain: list[str], temperature: float
+):
+    """Every text is the plain one, or (float32) parts from it at a tie of the target."""
+    if dtype == "int8":
+        assert texts == plain
     for seed, (prompt, text, other) in enumerate(zip(PROMPTS, texts, plain, strict=True)):
         options = {"temperature": temperature, "seed": seed}
         assert_same_or_tied(folder, prompt, options, text, other)
 
 
+@pytest.fixture(scope="module", params=["float32", "int8"])
+def dtype(request) -> str:
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def plain(tiny_folder) -> dict[float, list[str]]:
+def plain(tiny_folder, dtype) -> dict[float, list[str]]:
     """What the target says without speculation, by temperature."""
-    pipeline = DirectPipeline(tiny_folder)
+    pipeline = DirectPipeline(tiny_folder, dtype)
     return {t: pipeline.answers(temperature=t, speculation="off") for t in (0.0, 0.9)}
 
 
 @pytest.fixture(scope="module")
-def pipelines(tiny_folder) -> dict[str, DirectPipeline]:
+def pipelines(tiny_folder, dtype) -> dict[str, DirectPipeline]:
     itself = DrafterConfig(source="autoregressive", model=str(tiny_folder))
     return {
-        "lookup": DirectPipeline(tiny_folder),
-        "itself": DirectPipeline(tiny_folder, drafter=itself),
+        "lookup": DirectPipeline(tiny_folder, dtype),
+        "itself": DirectPipeline(tiny_folder, dtype, drafter=itself),
     }
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
-@pytest.mark.parametrize("policy", ["chain", "uniform", "threshold", "topn"])
+@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("source", ["lookup", "itself"])
 def test_no_policy_and_no_source_changes_the_text(
-    pipelines, plain, tiny_folder, source, policy, temperature
+    pipelines, plain, tiny_folder, dtype, source, policy, temperature
 ):
     texts = pipelines[source].answers(temperature=temperature, speculation=policy, node_budget=10)
-    assert_plain_text(tiny_folder, texts, plain[temperature], temperature)
+    assert_plain_text(tiny_folder, dtype, texts, plain[temperature], temperature)
 
 
 @pytest.mark.parametrize(
@@ -92,15 +108,15 @@ def test_no_policy_and_no_source_changes_the_text(
     ],
     ids=["small-chunks", "one-by-one", "no-prefix-reuse", "odd-blocks"],
 )
-def test_no_limit_of_a_deployment_changes_the_text(tiny_folder, plain, tables):
-    texts = DirectPipeline(tiny_folder, **tables).answers(temperature=0.9)
-    assert_plain_text(tiny_folder, texts, plain[0.9], 0.9)
+def test_no_limit_of_a_deployment_changes_the_text(tiny_folder, dtype, plain, tables):
+    texts = DirectPipeline(tiny_folder, dtype, **tables).answers(temperature=0.9)
+    assert_plain_text(tiny_folder, dtype, texts, plain[0.9], 0.9)
 
 
-def test_preemption_changes_no_text(tiny_folder, plain):
-    pipeline = DirectPipeline(tiny_folder, cache=CacheConfig(num_tokens=160))
+def test_preemption_changes_no_text(tiny_folder, dtype, plain):
+    pipeline = DirectPipeline(tiny_folder, dtype, cache=CacheConfig(num_tokens=160))
     texts = pipeline.answers(temperature=0.9)
-    assert_plain_text(tiny_folder, texts, plain[0.9], 0.9)
+    assert_plain_text(tiny_folder, dtype, texts, plain[0.9], 0.9)
     assert pipeline.engine.metrics.num_preempted > 0
 
 

@@ -57,7 +57,7 @@ def _serve(deployment: Deployment, folder: Path) -> Iterator[TestedServer]:
 @pytest.fixture(scope="session")
 def shared_server(tiny_folder: Path, tmp_path_factory) -> Iterator[TestedServer]:
     deployment = Deployment(
-        target=TargetConfig(model=str(tiny_folder)),
+        target=TargetConfig(model=str(tiny_folder), dtype="float32"),
         cache=CacheConfig(num_tokens=16384),
         limits=LimitsConfig(max_step_tokens=96),
     )
@@ -75,7 +75,7 @@ def server(shared_server: TestedServer) -> Iterator[TestedServer]:
 def small_server(tiny_folder: Path, tmp_path_factory) -> Iterator[TestedServer]:
     """A cache of one longest sequence, and a short queue."""
     deployment = Deployment(
-        target=TargetConfig(model=str(tiny_folder)),
+        target=TargetConfig(model=str(tiny_folder), dtype="float32"),
         cache=CacheConfig(num_tokens=MAX_CONTEXT),
         limits=LimitsConfig(max_running=12, max_waiting=24, max_step_tokens=64),
     )
@@ -86,7 +86,7 @@ def small_server(tiny_folder: Path, tmp_path_factory) -> Iterator[TestedServer]:
 def self_drafting_server(tiny_folder: Path, tmp_path_factory) -> Iterator[TestedServer]:
     """The target is its own autoregressive drafter."""
     deployment = Deployment(
-        target=TargetConfig(model=str(tiny_folder)),
+        target=TargetConfig(model=str(tiny_folder), dtype="float32"),
         drafter=DrafterConfig(source="autoregressive", model=str(tiny_folder), coupling=1.0),
         cache=CacheConfig(num_tokens=8192),
     )

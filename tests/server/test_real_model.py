@@ -34,10 +34,10 @@ def model() -> Path:
     return fetch_model(DEFAULT_MODEL)
 
 
-@pytest.fixture(scope="module")
-def real_server(model: Path, tmp_path_factory) -> Iterator[TestedServer]:
+@pytest.fixture(scope="module", params=["int8", "float32"])
+def real_server(request, model: Path, tmp_path_factory) -> Iterator[TestedServer]:
     deployment = Deployment(
-        target=TargetConfig(dtype="float32"), cache=CacheConfig(num_tokens=4096)
+        target=TargetConfig(dtype=request.param), cache=CacheConfig(num_tokens=4096)
     )
     with TestedServer(with_free_ports(deployment), tmp_path_factory.mktemp("real")) as server:
         yield server
@@ -57,6 +57,8 @@ def test_concurrent_speculative_text_is_the_plain_text(real_server, model, tempe
         answer = together[str(index)]
         assert answer.error is None
         alone = ask(real_server.grpc_url, prompt, speculation="off", **given)
+        if real_server.deployment.target.dtype == "int8":
+            assert answer.text == alone.text
         assert_same_or_tied(model, prompt, given, answer.text, alone.text)
     assert real_server.cache_is_free()
 
