@@ -17,6 +17,9 @@ from canopy_kernels.device_noise import (
 )
 from canopy_kernels.noise import ACCEPT, gumbel_row, uniform
 
+# NumPy, which the interpreter runs on, also computes and warns of what masks leave out.
+pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
+
 BLOCK = 512
 
 

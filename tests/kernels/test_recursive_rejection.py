@@ -13,6 +13,9 @@ from canopy.tree import DraftTree, ProposalRow
 from canopy_kernels.recursive_rejection import recursive_rejection_reference
 from canopy_kernels.recursive_rejection_kernel import launch_recursive_rejection
 
+# NumPy, which the interpreter runs on, also computes and warns of what masks leave out.
+pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
+
 
 @pytest.mark.parametrize(
     ("vocab_size", "params"),

@@ -12,6 +12,9 @@ from canopy.tree import ProposalRow
 from canopy_kernels.traversal import traversal_reference
 from canopy_kernels.traversal_kernel import launch_traversal
 
+# NumPy, which the interpreter runs on, also computes and warns of what masks leave out.
+pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
+
 
 @pytest.mark.parametrize(
     ("vocab_size", "params"),
