@@ -15,10 +15,13 @@ Tolerance against the reference: 1e-5 for float32, 1e-2 for bfloat16, whose outp
 """
 
 import math
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
-from numba import config, njit, prange, set_num_threads, types
+from numba import njit, types
 from numba.extending import overload
 
 from canopy_kernels.paged_rows import PagedRows
@@ -76,9 +79,24 @@ def tree_attention(
     if num_workers == 1 or query.numel() * rows.longest_path <= _SERIAL_WORK:
         _attend_share(*arguments, 0, 1)
     else:
-        set_num_threads(min(num_workers, config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
-        _attend(*arguments, num_workers)
+        _attend_on_threads(arguments, num_workers)
     return out.to(query.dtype)
+
+
+def _attend_on_threads(arguments: tuple[Any, ...], num_workers: int) -> None:
+    """One compiled function on every thread: a second copy of it may round differently."""
+    shares = [
+        _other_threads(num_workers).submit(_attend_share, *arguments, worker, num_workers)
+        for worker in range(1, num_workers)
+    ]
+    _attend_share(*arguments, 0, num_workers)
+    for share in shares:
+        share.result()
+
+
+@cache
+def _other_threads(num_workers: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(num_workers - 1, "attention")
 
 
 def _numpy_view(tensor: torch.Tensor) -> np.ndarray:
@@ -98,13 +116,7 @@ def _widen_overload(number):  # type: ignore[no-untyped-def]
     return lambda number: number
 
 
-@njit(parallel=True, cache=True, fastmath=_FIXED_ORDER, error_model="numpy")
-def _attend(query, keys, values, layout, scale, out, num_workers):  # type: ignore[no-untyped-def]
-    for worker in prange(num_workers):
-        _attend_share(query, keys, values, layout, scale, out, worker, num_workers)
-
-
-@njit(cache=True, fastmath=_FIXED_ORDER, error_model="numpy")
+@njit(cache=True, nogil=True, fastmath=_FIXED_ORDER, error_model="numpy")
 def _attend_share(query, keys, values, layout, scale, out, worker, num_workers):  # type: ignore[no-untyped-def]
     """Workers take (KV head, row) pairs in turn: neighbours share a head's cached keys."""
     num_rows, num_heads, _ = query.shape
