@@ -15,6 +15,7 @@ Tolerance against the reference: 1e-5 for float32, 1e-2 for bfloat16, whose outp
 """
 
 import math
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
@@ -85,13 +86,14 @@ def tree_attention(
 
 def _attend_on_threads(arguments: tuple[Any, ...], num_workers: int) -> None:
     """One compiled function on every thread: a second copy of it may round differently."""
-    shares = [
-        _other_threads(num_workers).submit(_attend_share, *arguments, worker, num_workers)
+    share: Callable[..., None] = _attend_share
+    others = [
+        _other_threads(num_workers).submit(share, *arguments, worker, num_workers)
         for worker in range(1, num_workers)
     ]
-    _attend_share(*arguments, 0, num_workers)
-    for share in shares:
-        share.result()
+    share(*arguments, 0, num_workers)
+    for other in others:
+        other.result()
 
 
 @cache
