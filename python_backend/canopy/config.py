@@ -96,6 +96,7 @@ class TreeConfig:
     entropy_stop_bits: float = 2.5  # no child from here on; two or three in between
     entropy_max_nodes: int = 48
     survival_threshold: float = 0.1  # policy survival: least survival of a node, the fixed price
+    profile: str = ""  # what `canopy profile` wrote; "": where it writes unless told otherwise
     acceptance: str = "coupled"  # the mode for temperature > 0; temperature 0 is always greedy
 
     def __post_init__(self) -> None:

@@ -85,9 +85,17 @@ class BuildRequest:
     entropies: np.ndarray = _array(np.float32)  # [nodes]
     policies: np.ndarray = _array(np.int32)  # [S] sampling.PolicyName
     node_budgets: np.ndarray = _array(np.int32)  # [S]
+    acceptances: np.ndarray = _array(np.int32)  # [S] sampling.Acceptance
     num_running: np.ndarray = _array(np.int32)  # [1]
     num_waiting: np.ndarray = _array(np.int32)  # [1]
     num_free_blocks: np.ndarray = _array(np.int32)  # [1]
+    # The turn before this one; no sequences = it tells nothing, as when a prompt was computed.
+    last_num_sequences: np.ndarray = _array(np.int32)  # [1]
+    last_num_drafted: np.ndarray = _array(np.int32)  # [1] nodes over all sequences
+    last_num_accepted: np.ndarray = _array(np.int32)  # [1]
+    last_verify_ms: np.ndarray = _array(np.float32)  # [1]
+    last_draft_ms: np.ndarray = _array(np.float32)  # [1]
+    last_turn_ms: np.ndarray = _array(np.float32)  # [1]
 
 
 @dataclass
@@ -96,7 +104,10 @@ class BuildReply:
 
     num_selected: np.ndarray = _array(np.int32)  # [S]
     selected: np.ndarray = _array(np.int32)  # [sum(num_selected)]
-    draft_next: np.ndarray = _array(np.int32)  # [1] 0: drafting is not worth its cost next turn
+    draft_next: np.ndarray = _array(np.int32)  # [1] turns until the next draft; 1 = the coming one
+    theta: np.ndarray = _array(np.float32)  # [1] price of a node: the survival that it must have
+    predicted_ms: np.ndarray = _array(np.float32)  # [1] of verifying these trees
+    load_state: np.ndarray = _array(np.int32)  # [1] policy.load.LoadState
 
 
 @dataclass

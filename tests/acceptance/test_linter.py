@@ -9,6 +9,10 @@ from canopy.acceptance.branching import outcomes
 from canopy.acceptance.linter import Round, toy_conditional
 from canopy.acceptance.rejection import row_probs
 from canopy.policy import PolicySettings, select, widths
+from canopy.policy.cost_model import CostModel
+from canopy.policy.economy import Economy, TurnLoad
+from canopy.policy.market import clear, offer_of
+from canopy.policy.profile import Profile
 from canopy.sampling import Acceptance, PolicyName
 
 TOLERANCE = 1e-12
@@ -90,6 +94,29 @@ POLICIES = {
     "survival": settings(PolicyName.SURVIVAL, 6, 2, survival_threshold=0.25),
     "priced": settings(PolicyName.PRICED, 4, 2),
 }
+
+
+@dataclass(frozen=True)
+class Market(Policy):
+    """What the tree builder makes of a priced proposal, where the cost of a node is a stair."""
+
+    is_drawn: bool = True
+    stairs = CostModel((1,), (1, 5, 6), ((1.0, 2.4, 2.4),), is_staircase=True)
+
+    def select(self, parents, log_probs, entropies):
+        economy = Economy.of_profile(Profile(cost_model=self.stairs, overhead_ms=0.0))
+        offer = offer_of(self.settings, self.is_drawn, parents, log_probs, entropies)
+        return clear([offer], replace(economy, theta=0.35), TurnLoad(1, 0, 99)).chosen[0]
+
+
+@pytest.mark.parametrize("acceptance", Acceptance)
+def test_the_market_keeps_the_law_in_every_mode(acceptance):
+    market = Market(POLICIES["priced"], is_drawn=acceptance.draws_children)
+    assert worst(market, acceptance) <= TOLERANCE
+
+
+def test_a_price_that_is_found_after_the_draw_is_caught():
+    assert worst(Market(POLICIES["priced"], is_drawn=False), Acceptance.REJECTION) > 0.01
 
 
 @pytest.mark.parametrize("acceptance", Acceptance)

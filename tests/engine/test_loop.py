@@ -203,7 +203,7 @@ def test_a_failing_drafter_means_plain_decoding_not_failure():
 
 def test_drafting_that_does_not_pay_is_asked_for_again_only_every_few_turns():
     pipeline = Pipeline()
-    pipeline.builder.draft_next = 0
+    pipeline.builder.draft_next = 9
     sink = pipeline.submit(PROMPTS[0], max_tokens=40)
     pipeline.run()
     assert sink.text == expected(PROMPTS[0], 40)

@@ -92,6 +92,9 @@ class ToyBuilder:
             sizes.astype(np.int32),
             np.concatenate([np.zeros(0, np.int32), *selected]),
             np.array([self.draft_next], np.int32),
+            theta=np.array([0.5], np.float32),
+            predicted_ms=np.array([1.0], np.float32),
+            load_state=np.array([0], np.int32),
         )
 
 

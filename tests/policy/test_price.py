@@ -122,28 +122,47 @@ def test_an_empty_queue_costs_nothing_and_a_long_one_a_bounded_part():
     assert 1.0 < time_weight(8, 8) < time_weight(8, 1000) < 1.5
 
 
+def run_of(gain, num_rounds=100):
+    return LongRun(tokens=gain, num_rounds=num_rounds)
+
+
 def test_the_switch_has_hysteresis():
-    switch = DraftSwitch().after(1.001)
+    switch = DraftSwitch().after(run_of(1.001))
     assert switch.is_on
-    switch = switch.after(0.99)
+    switch = switch.after(run_of(0.99))
     assert not switch.is_on
-    assert not switch.after(1.01).is_on
-    assert switch.after(1.03).is_on
+    assert not switch.after_trial(1.01).is_on
+    assert switch.after_trial(1.03).is_on
 
 
-@given(st.floats(0.0, 100.0), st.floats(0.1, 200.0))
-def test_trials_of_a_drafter_that_does_not_pay_cost_little(draft_ms, turn_ms):
-    assert DraftSwitch(is_on=True).next_draft(draft_ms, turn_ms) == 1
-    turns = DraftSwitch(is_on=False).next_draft(draft_ms, turn_ms)
+def test_a_few_unlucky_rounds_do_not_switch_drafting_off():
+    assert DraftSwitch().after(run_of(0.5, num_rounds=8)).is_on
+
+
+@given(st.floats(0.0, 100.0), st.floats(0.1, 200.0), st.integers(1, 40))
+def test_trials_of_a_drafter_that_does_not_pay_cost_little(draft_ms, turn_ms, num_failures):
+    assert DraftSwitch().next_draft(draft_ms, turn_ms) == 1
+    turns = DraftSwitch(False, num_failures).next_draft(draft_ms, turn_ms)
     assert 8 <= turns <= 256
     assert turns == 256 or draft_ms <= 0.01 * turn_ms * turns
 
 
-def test_the_long_run_forgets_slowly_and_knows_the_mean_of_few_turns():
-    run = LongRun().after(2.0, 1.0)
+def test_trials_grow_rarer_until_drafting_pays_again():
+    switch, waits = DraftSwitch(), []
+    for _ in range(4):
+        switch = switch.after(run_of(0.9))
+        waits.append(switch.next_draft(0.1, 50.0))
+        switch = switch.after_trial(1.5)
+    assert waits == [8, 16, 32, 64]
+    assert switch.after(run_of(1.2)).after(run_of(0.9)).next_draft(0.1, 50.0) == 8
+
+
+def test_the_long_run_is_the_mean_of_few_turns_and_forgets_what_is_long_past():
+    run = LongRun().after(2.0, 1.0, 1)
     assert run.gain == 2.0
-    run = run.after(1.0, 1.0)
+    run = run.after(1.0, 1.0, 1)
     assert run.gain == pytest.approx(1.5)
-    for _ in range(200):
-        run = run.after(3.0, 1.5)
+    assert run.after(4.0, 1.0, 400).gain == pytest.approx(4.0, abs=0.02)
+    for _ in range(400):
+        run = run.after(3.0, 1.5, 1)
     assert run.gain == pytest.approx(2.0, abs=0.01)

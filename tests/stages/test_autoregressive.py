@@ -13,6 +13,7 @@ from canopy.models.step import Segment, assemble_step
 from canopy.policy import PolicySettings, select
 from canopy.sampling import Acceptance, PolicyName, SamplingParams
 from canopy.stages.sources.autoregressive import AutoregressiveSource
+from canopy.stages.sources.conditionals import Conditional, NodePlace, offer_children
 from canopy.stages.sources.source import DraftSequence, DraftTask
 
 VOCAB = 257
@@ -157,6 +158,17 @@ def test_drawn_children_come_from_rows_that_sum_to_one(decoder, make_source):
                 )
                 head = np.exp(expected[row.token_ids])
                 np.testing.assert_allclose(row_probs(row), head / head.sum(), atol=1e-4)
+
+
+def test_no_two_rounds_share_a_draw():
+    head = Conditional(np.arange(60), np.full(60, -np.log(60.0)), np.log2(60.0))
+    params = SamplingParams(temperature=1.0, acceptance=Acceptance.REJECTION)
+    draws = set()
+    for num_tokens in range(10, 14):  # rounds that draw for one position, at one node's number
+        place = NodePlace(DraftSequence(0, [1] * num_tokens, params), 3, 15)
+        offer = offer_children(head, place, replace(DRAFTER, row_size=60))
+        draws.add(tuple(offer.token_ids(4)))
+    assert len(draws) == 4
 
 
 def test_drawn_slots_are_rated_by_a_bound_and_not_by_their_token(make_source):

@@ -5,6 +5,7 @@ from typing import Any
 from canopy.config import deployment_of_this_server
 from canopy.messages import BuildRequest
 from canopy.stages.building import make_tree_builder
+from canopy.stages.load import LoadMonitor
 from canopy.triton_io import serve_stage
 
 
@@ -13,8 +14,14 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, Any]) -> None:
         """Load what the stage owns."""
-        self._tree_builder = make_tree_builder(deployment_of_this_server())
+        deployment = deployment_of_this_server()
+        self._load = LoadMonitor(deployment.server)
+        self._tree_builder = make_tree_builder(deployment, self._load.read)
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Answer each message."""
         return serve_stage(requests, BuildRequest, self._tree_builder.build)
+
+    def finalize(self) -> None:
+        """Let go of what the stage owns."""
+        self._load.close()

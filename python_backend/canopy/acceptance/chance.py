@@ -45,7 +45,10 @@ class Noise:
 
 
 def draft_noise(seed: int, position: int, node: int) -> Noise:
-    """Decides the children of `node` (its number in the proposal), which stand at `position`."""
+    """Decides the children of `node` in the proposal of the round whose first token is `position`.
+
+    No two rounds of a sequence share a draw, so a shape may follow from what earlier ones drew.
+    """
     return Noise(seed, position, DRAFT, node)
 
 

@@ -8,7 +8,8 @@ at any prefix, rounds chain to any length.
 
 At a `deterministic` prefix nothing is drawn: the children are point masses on the drafter's most
 probable tokens. Greedy, coupled and target_only decide the token y after a node from the target
-alone. There the drafter is told y, more than any drafter knows, and still no shape may bias.
+alone. There the drafter is told y, more than any drafter knows, and still no shape may bias: y
+is a function of the noise at its position, so what a round leaves open a later one decides alike.
 """
 
 import math
@@ -176,7 +177,10 @@ class Round:
         if self.acceptance is Acceptance.TRAVERSAL:
             verdict = self.traverse(tree, drafted.rows, target_probs, chance)
             return tuple(verdict.token_ids(tree))
-        return tuple(walk(tree, decide).token_ids(tree))
+        emitted = tuple(walk(tree, decide).token_ids(tree))
+        while emitted in drafted.decided and len(emitted) <= self.max_depth:
+            emitted = (*emitted, drafted.decided[emitted])
+        return emitted
 
 
 @dataclass(frozen=True)

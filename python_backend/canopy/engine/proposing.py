@@ -17,6 +17,7 @@ import numpy as np
 from canopy.engine.ledger import StageLedger
 from canopy.engine.metrics import EngineMetrics
 from canopy.engine.request import Sequence
+from canopy.engine.turn_meter import TurnMeter
 from canopy.errors import CanopyError, StageFailed
 from canopy.messages import BuildReply, BuildRequest, DraftReply, DraftRequest
 from canopy.stages.proposals import pack_rows, unpack_proposals
@@ -24,8 +25,6 @@ from canopy.stages.protocol import Drafter, TreeBuilder
 from canopy.tree import DraftTree, Forest, Proposal, ProposalRow
 from canopy.tree.forest import split_ragged
 
-# While drafting is off, the builder is asked again after this many turns.
-_TURNS_WITHOUT_DRAFT = 8
 _MAX_RESTART_PAUSE_S = 30.0
 
 _DraftedTree = tuple[DraftTree, list[ProposalRow]]
@@ -74,7 +73,9 @@ class Proposer:
         self._restart = restart
         self._metrics = metrics
         self._ledger = StageLedger()
+        self._meter = TurnMeter(metrics)
         self._skip_turns = 0
+        self._num_running_at_skip = 0
         self._healing: threading.Thread | None = None
 
     def finish(self, sequence_id: int) -> None:
@@ -83,9 +84,13 @@ class Proposer:
 
     def propose(self, running: SequenceOf[Sequence], num_waiting: int) -> TurnTrees:
         """Trees for this turn; none at all when nothing is worth drafting."""
+        self._meter.begin(len(running), sum(s.is_prefilled for s in running))
+        self._metrics.node_budget = 0.0
         sequences = [s for s in running if s.wants_draft]
         if self._healing is not None and self._healing.is_alive():
             return TurnTrees()
+        if 2 * len(running) < self._num_running_at_skip:
+            self._skip_turns = 0  # drafting may pay for the few that are left
         if self._skip_turns > 0 and sequences:
             self._skip_turns -= 1
             return TurnTrees()
@@ -109,7 +114,9 @@ class Proposer:
             built = self._tree_builder.build(
                 self._build_request(sequences, reply, num_running, num_waiting)
             )
-        self._skip_turns = 0 if built.draft_next[0] else _TURNS_WITHOUT_DRAFT
+        self._skip_turns = int(built.draft_next[0]) - 1
+        self._num_running_at_skip = num_running if self._skip_turns > 0 else 0
+        self._metrics.note_build(built, num_running)
         return _selected_trees(sequences, proposals, built)
 
     def _draft_request(self, sequences: SequenceOf[Sequence]) -> DraftRequest:
@@ -135,9 +142,11 @@ class Proposer:
             entropies=reply.entropies,
             policies=np.array([p.policy for p in params], np.int32),
             node_budgets=np.array([p.node_budget for p in params], np.int32),
+            acceptances=np.array([p.acceptance for p in params], np.int32),
             num_running=np.array([num_running], np.int32),
             num_waiting=np.array([num_waiting], np.int32),
             num_free_blocks=np.array([self._metrics.free_blocks], np.int32),
+            **self._meter.fields,
         )
 
     def _heal(self, error: StageFailed) -> None:

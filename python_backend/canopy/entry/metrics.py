@@ -28,6 +28,11 @@ GAUGES = {
     "waiting_sequences": ("Requests waiting for a place", lambda m: m.waiting_sequences),
     "kv_blocks_free": ("KV cache blocks free", lambda m: m.free_blocks),
     "kv_blocks_used": ("KV cache blocks in use", lambda m: m.used_blocks),
+    "node_budget": ("Drafted nodes a sequence in the last turn", lambda m: m.node_budget),
+    "price_theta": ("Survival that a drafted node must have", lambda m: m.price_theta),
+    "predicted_step_ms": ("Predicted time of a verify step", lambda m: m.predicted_step_ms),
+    "measured_step_ms": ("Measured time of the last verify step", lambda m: m.measured_step_ms),
+    "load_state": ("Server load known: 0 fresh, 1 stale, 2 not", lambda m: m.load_state),
 }
 _FAILING_STAGES = ("draft", "tree_builder", "verifier")
 

@@ -142,6 +142,11 @@ class CostCorrection:
     draft_ms: float = 0.0
     other_ms: float = 0.0
 
+    @property
+    def beside_ms(self) -> float:
+        """What a turn with a draft takes beside its verify step."""
+        return self.draft_ms + self.other_ms
+
     def after(self, turn: TurnTimes) -> "CostCorrection":
         """The correction once a turn was measured; numbers that are none change nothing."""
         ratio = turn.verify_ms / turn.predicted_ms if turn.predicted_ms > 0.0 else 0.0

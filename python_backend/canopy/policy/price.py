@@ -27,12 +27,13 @@ import numpy as np
 _SLOPE_WINDOW = 8  # tokens over which a price is averaged: a stair has no slope of its own
 _WAITING_WEIGHT = 0.25  # of a full queue on the cost of time: those who wait lose it too
 _RESERVED_BLOCKS = 2  # KV blocks that a running sequence should find free
-_SMOOTHING = 0.05  # weight of the last turn in the long-run gain
+_SMOOTHING = 0.02  # weight of one sequence's last round in the long-run gain
+_SURE_ROUNDS = 32
 
 DRAFT_ON_GAIN = 1.02  # drafting starts again above this gain ...
 DRAFT_OFF_GAIN = 1.0  # ... and stops below this one
-_PROBE_SHARE = 0.005  # time that may be lost to drafting just to see whether it pays again
-_PROBE_TURNS = (8, 256)
+_TRIAL_SHARE = 0.005  # of the time may be lost to drafting just to see whether it pays again
+_TRIAL_TURNS = (8, 256)
 
 
 @dataclass(frozen=True)
@@ -117,19 +118,25 @@ class LongRun:
 
     tokens: float = 1.0  # tau / R
     time: float = 1.0  # T / T of the anchors alone
-    num_turns: int = 0
+    num_rounds: int = 0
 
     @property
     def gain(self) -> float:
         return self.tokens / self.time
 
-    def after(self, tokens: float, time: float) -> "LongRun":
-        """The means with one more turn; a plain mean until there are many."""
-        weight = max(_SMOOTHING, 1.0 / (self.num_turns + 1))
+    @property
+    def is_sure(self) -> bool:
+        """Enough rounds for a verdict."""
+        return self.num_rounds >= _SURE_ROUNDS
+
+    def after(self, tokens: float, time: float, num_rounds: int) -> "LongRun":
+        """The means with a turn of so many rounds; plain means until there are many."""
+        total = self.num_rounds + num_rounds
+        weight = max(1.0 - (1.0 - _SMOOTHING) ** num_rounds, num_rounds / total)
         return LongRun(
             self.tokens + weight * (tokens - self.tokens),
             self.time + weight * (time - self.time),
-            self.num_turns + 1,
+            total,
         )
 
 
@@ -138,15 +145,25 @@ class DraftSwitch:
     """Whether to draft: with hysteresis, and ever rarer trials while it does not pay."""
 
     is_on: bool = True
+    num_failures: int = 0  # times that it was switched off since it last paid
 
-    def after(self, gain: float) -> "DraftSwitch":
-        """gain: goodput of the best forests, drafting paid for, over plain decoding's."""
-        return replace(self, is_on=gain >= (DRAFT_OFF_GAIN if self.is_on else DRAFT_ON_GAIN))
+    def after(self, long_run: LongRun) -> "DraftSwitch":
+        """The switch, on until now, by the gain with drafting paid for."""
+        if not long_run.is_sure:
+            return self
+        if long_run.gain < DRAFT_OFF_GAIN:
+            return DraftSwitch(False, self.num_failures + 1)
+        return DraftSwitch() if long_run.gain >= DRAFT_ON_GAIN else self
+
+    def after_trial(self, gain: float) -> "DraftSwitch":
+        """The switch, off until now, by the gain of one turn."""
+        return replace(self, is_on=gain >= DRAFT_ON_GAIN)
 
     def next_draft(self, draft_ms: float, turn_ms: float) -> int:
         """Turns until the next draft; 1 = the coming turn."""
         if self.is_on:
             return 1
-        fewest, most = _PROBE_TURNS
-        affordable = draft_ms / (_PROBE_SHARE * max(turn_ms, 1e-3))
-        return int(min(max(affordable, fewest), most))
+        fewest, most = _TRIAL_TURNS
+        affordable = draft_ms / (_TRIAL_SHARE * max(turn_ms, 1e-3))
+        patience = 2.0 ** min(self.num_failures - 1, 16)
+        return int(min(max(affordable, fewest) * patience, most))

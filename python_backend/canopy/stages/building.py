@@ -1,41 +1,110 @@
-"""The build stage: which nodes of every proposal are verified."""
+"""The build stage: reads the load and the last turn, and has the trees of this one chosen."""
+
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from canopy.config import Deployment, TreeConfig
 from canopy.messages import BuildReply, BuildRequest
-from canopy.policy import PolicySettings, select
-from canopy.sampling import PolicyName
-from canopy.tree.forest import split_ragged
+from canopy.policy import PolicySettings
+from canopy.policy.economy import Economy, MeasuredTurn, TurnLoad
+from canopy.policy.load import ServerLoad
+from canopy.policy.market import Offer, clear, offer_of
+from canopy.policy.profile import Profile
+from canopy.policy.survival import shifted
+from canopy.sampling import Acceptance, PolicyName
+from canopy.stages.load import NOT_KNOWN, KnownLoad
+from canopy.stages.profiles import load_profile
+from canopy.tree.forest import offsets_of, split_ragged
+
+_NOT_MEASURED = Profile()
 
 
 class PolicyTreeBuilder:
-    """`stages.protocol.TreeBuilder`: each sequence's own policy and budget, the same every turn."""
+    """`stages.protocol.TreeBuilder`. What it learns is about machine and drafter alone."""
 
-    def __init__(self, tree: TreeConfig) -> None:
+    def __init__(
+        self,
+        tree: TreeConfig,
+        profile: Profile = _NOT_MEASURED,
+        read_load: Callable[[], KnownLoad] = lambda: NOT_KNOWN,
+    ) -> None:
         self._tree = tree
+        self._sibling_rates = profile.sibling_rates
+        self._economy = Economy.of_profile(profile)
+        self._read_load = read_load
 
     def build(self, request: BuildRequest) -> BuildReply:
         """Select nodes of every proposal. Raises ValueError for ragged fields that do not fit."""
-        sizes = request.num_nodes + 1
-        proposals = zip(
-            split_ragged(request.parents, sizes),
-            split_ragged(request.log_probs, sizes),
-            split_ragged(request.entropies, sizes),
-            strict=True,
-        )
-        settings = [
-            PolicySettings.of_request(PolicyName(policy), int(budget), self._tree)
-            for policy, budget in zip(request.policies, request.node_budgets, strict=True)
-        ]
-        chosen = [select(s, *proposal) for s, proposal in zip(settings, proposals, strict=True)]
+        known = self._read_load()
+        load = _turn_load(request, known.load)
+        economy = self._economy.observed(_measured_turn(request))
+        cleared = clear(list(self._offers(request, economy.shift)), economy, load)
+        self._economy = cleared.economy
         return BuildReply(
-            num_selected=np.array([len(nodes) for nodes in chosen], np.int32),
-            selected=np.concatenate([np.zeros(0, np.int32), *chosen]),
-            draft_next=np.ones(1, np.int32),
+            num_selected=np.array([len(nodes) for nodes in cleared.chosen], np.int32),
+            selected=np.concatenate([np.zeros(0, np.int32), *cleared.chosen]),
+            draft_next=np.array([self._next_draft(request, load)], np.int32),
+            theta=np.array([cleared.forest.theta], np.float32),
+            predicted_ms=np.array([cleared.economy.predicted_ms], np.float32),
+            load_state=np.array([known.state], np.int32),
         )
 
+    def _offers(self, request: BuildRequest, shift: float) -> Iterator[Offer]:
+        sizes = request.num_nodes + 1
+        calibrated = shifted(request.log_probs, _global_parents(request), shift)
+        arrays = (request.parents, request.log_probs, calibrated, request.entropies)
+        columns = (split_ragged(values, sizes) for values in arrays)
+        laws = zip(request.policies, request.node_budgets, request.acceptances, strict=True)
+        for (policy, budget, mode), own in zip(laws, zip(*columns, strict=True), strict=True):
+            name = PolicyName(policy)
+            settings = PolicySettings.of_request(name, int(budget), self._tree, self._sibling_rates)
+            parents, raw, logs, entropies = own
+            logs = logs if name.is_calibrated else raw
+            yield offer_of(settings, Acceptance(mode).draws_children, parents, logs, entropies)
 
-def make_tree_builder(deployment: Deployment) -> PolicyTreeBuilder:
+    def _next_draft(self, request: BuildRequest, load: TurnLoad) -> int:
+        """Who asks for a fixed policy is drafted for whether it pays or not."""
+        if np.any(request.policies != PolicyName.PRICED):
+            return 1
+        return self._economy.next_draft(load.num_running)
+
+
+def _global_parents(request: BuildRequest) -> np.ndarray:
+    """Parents as indices into the whole array; negative at the anchors."""
+    starts = np.repeat(offsets_of(request.num_nodes + 1)[:-1], request.num_nodes + 1)
+    if len(starts) != len(request.parents):
+        raise ValueError(f"{len(request.parents)} parents for {len(starts)} nodes")
+    return np.where(request.parents < 0, -1, request.parents + starts)
+
+
+def _turn_load(request: BuildRequest, server: ServerLoad) -> TurnLoad:
+    """The turn knows best who runs; requests wait wherever somebody sees them wait."""
+    return TurnLoad(
+        num_running=max(_value(request.num_running), len(request.num_nodes), 1),
+        num_waiting=max(_value(request.num_waiting), server.num_waiting),
+        num_free_blocks=_value(request.num_free_blocks),
+        verifier_queue=server.verifier_queue,
+    )
+
+
+def _measured_turn(request: BuildRequest) -> MeasuredTurn:
+    return MeasuredTurn(
+        num_sequences=_value(request.last_num_sequences),
+        num_drafted=_value(request.last_num_drafted),
+        num_accepted=_value(request.last_num_accepted),
+        verify_ms=float(request.last_verify_ms[0]),
+        draft_ms=float(request.last_draft_ms[0]),
+        turn_ms=float(request.last_turn_ms[0]),
+    )
+
+
+def _value(field: np.ndarray) -> int:
+    return int(field[0])
+
+
+def make_tree_builder(
+    deployment: Deployment, read_load: Callable[[], KnownLoad] = lambda: NOT_KNOWN
+) -> PolicyTreeBuilder:
     """The build stage of a deployment."""
-    return PolicyTreeBuilder(deployment.tree)
+    return PolicyTreeBuilder(deployment.tree, load_profile(deployment), read_load)

@@ -7,8 +7,10 @@ from dataclasses import replace
 from canopy.config import Deployment, DrafterConfig, TreeConfig
 from canopy.errors import StageFailed
 from canopy.messages import DraftReply, DraftRequest
-from canopy.policy import PolicySettings
+from canopy.policy import Calibration, PolicySettings
+from canopy.policy.profile import Profile
 from canopy.stages.changes import started_sequences
+from canopy.stages.profiles import load_profile
 from canopy.stages.proposals import pack_proposals
 from canopy.stages.sources.lookup import LookupSource
 from canopy.stages.sources.source import DraftSequence, DraftTask, NoSource, ProposalSource
@@ -16,6 +18,8 @@ from canopy.tree import Proposal
 from canopy.tree.forest import split_ragged
 
 logger = logging.getLogger(__name__)
+
+_NOT_MEASURED = Profile()
 
 
 class DrafterStage:
@@ -25,8 +29,16 @@ class DrafterStage:
     `num_failed_proposals`; the others are not touched by it.
     """
 
-    def __init__(self, source: ProposalSource, drafter: DrafterConfig, tree: TreeConfig) -> None:
+    def __init__(
+        self,
+        source: ProposalSource,
+        drafter: DrafterConfig,
+        tree: TreeConfig,
+        profile: Profile = _NOT_MEASURED,
+    ) -> None:
         self._source = source
+        self._sibling_rates = profile.sibling_rates
+        self._calibration = profile.calibration_of(drafter.source)
         self._max_nodes = drafter.max_nodes
         self._tree = tree
         self._sequences: dict[int, DraftSequence] = {}
@@ -66,8 +78,12 @@ class DrafterStage:
         sequence = self._known(sequence_id)
         params = sequence.params
         budget = min(params.node_budget, self._max_nodes)
-        settings = PolicySettings.of_request(params.policy, budget, self._tree)
-        return DraftTask(sequence, replace(settings, max_depth=min(settings.max_depth, max_depth)))
+        settings = PolicySettings.of_request(params.policy, budget, self._tree, self._sibling_rates)
+        return DraftTask(
+            sequence,
+            replace(settings, max_depth=min(settings.max_depth, max_depth)),
+            self._calibration if params.policy.is_calibrated else Calibration(),
+        )
 
     def _propose(self, tasks: Sequence[DraftTask]) -> list[Proposal]:
         try:
@@ -86,7 +102,9 @@ class DrafterStage:
 
 def make_drafter(deployment: Deployment) -> DrafterStage:
     """The draft stage of a deployment. Raises InvalidDeployment for an unusable drafter."""
-    return DrafterStage(_make_source(deployment), deployment.drafter, deployment.tree)
+    return DrafterStage(
+        _make_source(deployment), deployment.drafter, deployment.tree, load_profile(deployment)
+    )
 
 
 def _make_source(deployment: Deployment) -> ProposalSource:

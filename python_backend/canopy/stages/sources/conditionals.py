@@ -89,7 +89,8 @@ def _offer_coupled(head: Conditional, place: NodePlace, coupling: float) -> Offe
 
 def _offer_drawn(head: Conditional, place: NodePlace, row_size: int) -> Offer:
     row = ProposalRow(head.token_ids[:row_size], _normalised(head.log_probs[:row_size]))
-    chance = draft_noise(place.sequence.params.seed, place.child_position, place.node)
+    # Numbered by the round: what one round drew can shape the next, so that draws afresh.
+    chance = draft_noise(place.sequence.params.seed, len(place.sequence.token_ids), place.node)
     return Offer(
         log_probs=slot_log_probs(row, row_size).tolist(),
         token_ids=lambda num: draw_children(row, num, chance).tolist(),

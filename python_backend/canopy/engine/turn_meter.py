@@ -1,0 +1,64 @@
+"""What the last turn did, read off the engine's totals: the tree builder learns from it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from canopy.engine.metrics import EngineMetrics
+
+
+@dataclass(frozen=True)
+class _Totals:
+    num_rounds: int = 0
+    num_drafted: int = 0
+    num_accepted: int = 0
+    verify_s: float = 0.0
+    draft_s: float = 0.0
+    turn_s: float = 0.0
+
+
+class TurnMeter:
+    """Told of the start of every turn; only a turn in which every sequence decoded counts."""
+
+    def __init__(self, metrics: EngineMetrics) -> None:
+        self._metrics = metrics
+        self._before = self._totals()
+        self._num_decoding = 0  # sequences of the turn under way, if no prompt is computed in it
+        self._fields: dict[str, Any] = _fields(_Totals())
+
+    def begin(self, num_running: int, num_prefilled: int) -> None:
+        """A turn starts: the totals since the last start belong to the turn before it."""
+        now, before = self._totals(), self._before
+        gained = _Totals(*(vars(now)[name] - vars(before)[name] for name in vars(now)))
+        is_telling = self._num_decoding > 0 and gained.num_rounds == self._num_decoding
+        self._fields = _fields(gained if is_telling else _Totals())
+        self._before = now
+        self._num_decoding = num_running if num_running == num_prefilled else 0
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of BuildRequest that speak of the last turn."""
+        return self._fields
+
+    def _totals(self) -> _Totals:
+        metrics = self._metrics
+        return _Totals(
+            metrics.num_rounds,
+            metrics.num_drafted_nodes,
+            metrics.num_accepted_tokens,
+            metrics.stage_seconds["verify"],
+            metrics.stage_seconds["draft"],
+            metrics.stage_seconds["total"],
+        )
+
+
+def _fields(turn: _Totals) -> dict[str, Any]:
+    return {
+        "last_num_sequences": np.array([turn.num_rounds], np.int32),
+        "last_num_drafted": np.array([turn.num_drafted], np.int32),
+        "last_num_accepted": np.array([turn.num_accepted], np.int32),
+        "last_verify_ms": np.array([1e3 * turn.verify_s], np.float32),
+        "last_draft_ms": np.array([1e3 * turn.draft_s], np.float32),
+        "last_turn_ms": np.array([1e3 * turn.turn_s], np.float32),
+    }

@@ -1,0 +1,89 @@
+"""Finds the profile of a deployment: the file, and whether it speaks of this model and machine."""
+
+import hashlib
+import json
+import logging
+import os
+import platform
+from pathlib import Path
+
+from canopy.config import Deployment
+from canopy.errors import InvalidDeployment
+from canopy.policy.profile import Profile
+from canopy.serve.models import canopy_home, model_folder
+
+logger = logging.getLogger(__name__)
+
+
+def profile_path(deployment: Deployment) -> Path:
+    """Where the profile is written and read: named in the deployment, or by model and dtype."""
+    if deployment.tree.profile:
+        return Path(deployment.tree.profile).expanduser()
+    target = deployment.target
+    name = f"{Path(target.model).name}-{target.dtype}-{target.device}-{deployment.drafter.source}"
+    return canopy_home() / "profiles" / f"{name}.json"
+
+
+def load_profile(deployment: Deployment) -> Profile:
+    """The profile, or the built-in default with a warning that says why."""
+    path = profile_path(deployment)
+    try:
+        profile = Profile.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return _not_usable(f"there is no profile {path}")
+    except (OSError, ValueError) as error:
+        return _not_usable(f"{path} cannot be read: {error}")
+    here = fingerprint(deployment)
+    differing = sorted(key for key in here if profile.fingerprint.get(key) != here[key])
+    if differing:
+        return _not_usable(f"{path} was measured with another {', '.join(differing)}")
+    return profile
+
+
+def _not_usable(reason: str) -> Profile:
+    logger.warning("trees are priced by built-in defaults: %s; run `canopy profile`", reason)
+    return Profile()
+
+
+def fingerprint(deployment: Deployment) -> dict[str, str]:
+    """What a profile depends on; measured times of one never serve another."""
+    target = deployment.target
+    return {
+        "model": _model_digest(target.model),
+        "dtype": target.dtype,
+        "device": _device_name(target.device),
+        "machine": _processor_name(),
+        "cores": str(len(os.sched_getaffinity(0))),
+        "threads": str(target.num_threads),
+        "drafter": deployment.drafter.source,
+    }
+
+
+def _model_digest(model: str) -> str:
+    """Of the configuration and the sizes of the weights: no weight is read."""
+    try:
+        folder = model_folder(model)
+    except InvalidDeployment:
+        return "unknown"
+    digest = hashlib.sha256((folder / "config.json").read_bytes())
+    for path in sorted(folder.glob("*.safetensors")):
+        digest.update(f"{path.name} {path.stat().st_size}".encode())
+    return digest.hexdigest()[:16]
+
+
+def _device_name(device: str) -> str:
+    if device == "cpu":
+        return device
+    # A process without a GPU stays small and starts sooner without torch.
+    import torch
+
+    return torch.cuda.get_device_name()
+
+
+def _processor_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.machine()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
