@@ -84,10 +84,12 @@ def small_server(tiny_folder: Path, tmp_path_factory) -> Iterator[TestedServer]:
 
 @pytest.fixture(scope="module")
 def self_drafting_server(tiny_folder: Path, tmp_path_factory) -> Iterator[TestedServer]:
-    """The target is its own autoregressive drafter."""
+    """The target is its own autoregressive drafter, its proposal rows whole."""
     deployment = Deployment(
         target=TargetConfig(model=str(tiny_folder), dtype="float32"),
-        drafter=DrafterConfig(source="autoregressive", model=str(tiny_folder), coupling=1.0),
+        drafter=DrafterConfig(
+            source="autoregressive", model=str(tiny_folder), coupling=1.0, row_size=257
+        ),
         cache=CacheConfig(num_tokens=8192),
     )
     yield from _serve(deployment, tmp_path_factory.mktemp("self"))
