@@ -5,5 +5,6 @@ Imports go one way, from the top floor down:
     engine -> stages -> models -> cache, acceptance, policy -> tree, text, config, errors
     triton_io -> messages -> tree
 
-`serve` and `cli` stand beside the engine: they start processes and never import a stage.
+`serve` and `cli` stand beside the engine: they start processes and never import a stage, but for
+`profiling`, which runs the engine over direct stages.
 """

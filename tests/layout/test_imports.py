@@ -26,7 +26,9 @@ ALLOWED = {
     "triton_io": {"messages"},
     "engine": BASE | {"messages", "tree", "text", "stages"},
     "entry": BASE | {"messages", "text", "models", "serve", "stages", "engine"},
-    "cli": BASE | {"serve"},
+    "profiling": BASE
+    | {"messages", "tree", "text", "policy", "models", "serve", "stages", "engine", "entry"},
+    "cli": BASE | {"serve", "stages", "profiling"},
 }
 # Only inside the server's Python stub can these be imported.
 STUB_ONLY = {

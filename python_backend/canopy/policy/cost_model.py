@@ -20,6 +20,7 @@ import numpy as np
 
 _RATIO_BOUND = 20.0  # measured over predicted; beyond it a clock or a table lies
 _SMOOTHING = 0.15  # weight of the last turn in the means below
+_FIT_STEPS = 40
 _SURPRISE = 2.0  # a turn moves a mean by this factor at most: stalls are not the trend
 
 
@@ -59,15 +60,15 @@ class CostModel:
 
     def predict_ms(self, num_tokens: np.ndarray, num_sequences: int) -> np.ndarray:
         """T of each of `num_tokens` (int [n], anchors included); float64 [n]."""
-        place = np.interp(num_sequences, self.sequences, np.arange(len(self.sequences)))
-        low, share = int(place), place - int(place)
+        place = float(np.interp(num_sequences, self.sequences, range(len(self.sequences))))
+        low, share = int(place), place % 1.0
         times = self._row_ms(low, num_tokens)
         if share:
             times = (1.0 - share) * times + share * self._row_ms(low + 1, num_tokens)
         return times
 
     def _row_ms(self, row: int, num_tokens: np.ndarray) -> np.ndarray:
-        grid, times = np.array(self.tokens), np.array(self.step_ms[row])
+        grid, times = self._grid, self._table[row]
         if self.is_staircase:
             inside = times[np.minimum(np.searchsorted(grid, num_tokens), len(grid) - 1)]
         else:
@@ -75,9 +76,17 @@ class CostModel:
         return inside + self._slope_ms * np.maximum(num_tokens - grid[-1], 0)
 
     @cached_property
+    def _grid(self) -> np.ndarray:
+        return np.array(self.tokens)
+
+    @cached_property
+    def _table(self) -> np.ndarray:
+        return np.array(self.step_ms)
+
+    @cached_property
     def _slope_ms(self) -> float:
         """Of a token beyond the grid: one slope for all rows, so that they keep their order."""
-        last = np.array(self.step_ms)[:, -2:].mean(axis=0)
+        last = self._table[:, -2:].mean(axis=0)
         if len(last) == 1:
             return float(last[0]) / self.tokens[0]
         return float(last[1] - last[0]) / (self.tokens[-1] - self.tokens[-2])
@@ -93,23 +102,28 @@ def fit(
     measured_ms: Sequence[Sequence[float]],
     is_staircase: bool = False,
 ) -> CostModel:
-    """The rising grid nearest to measurements (least squares along tokens).
+    """A grid close to measurements that rises along tokens and along sequences.
 
     measured_ms: [len(sequences)][len(tokens)]; NaN where there is none, as for fewer tokens than
     sequences, which takes the value of the next measured point of its row. Raises ValueError for
     a row without any measurement.
     """
-    rows: list[np.ndarray] = []
-    for row in np.array(measured_ms, np.float64):
-        known = np.flatnonzero(np.isfinite(row))
-        if len(known) == 0:
-            raise ValueError("a number of sequences was never measured")
-        nearest = known[np.minimum(np.searchsorted(known, np.arange(len(row))), len(known) - 1)]
-        rising = _isotonic(row[known])
-        filled = rising[np.searchsorted(known, nearest)]
-        rows.append(np.maximum(filled, rows[-1]) if rows else filled)
-    table = tuple(tuple(row.tolist()) for row in rows)
-    return CostModel(tuple(sequences), tuple(tokens), table, is_staircase)
+    table = np.array([_filled(np.array(row, np.float64)) for row in measured_ms])
+    # The nearest rising rows and the nearest rising columns in turn: each step averages what the
+    # other left falling, so noise is spread and does not pile up. What is left is rounded away.
+    for _ in range(_FIT_STEPS):
+        table = np.apply_along_axis(_isotonic, 1, table)
+        table = np.apply_along_axis(_isotonic, 0, table)
+    table = np.maximum.accumulate(np.maximum.accumulate(table, axis=0), axis=1)
+    rows = tuple(tuple(row) for row in table.tolist())
+    return CostModel(tuple(sequences), tuple(tokens), rows, is_staircase)
+
+
+def _filled(row: np.ndarray) -> np.ndarray:
+    known = np.flatnonzero(np.isfinite(row))
+    if len(known) == 0:
+        raise ValueError("a number of sequences was never measured")
+    return row[known[np.minimum(np.searchsorted(known, np.arange(len(row))), len(known) - 1)]]
 
 
 def _isotonic(values: np.ndarray) -> np.ndarray:

@@ -7,6 +7,9 @@ from typing import Any
 from canopy.policy.cost_model import DEFAULT_COST_MODEL, CostModel
 from canopy.policy.survival import SIBLING_RATES, Calibration
 
+# Fitted to the embedded model's answers to a few prompts of every kind.
+_CALIBRATIONS = {"lookup": Calibration(0.9, -0.4)}
+
 
 @dataclass(frozen=True)
 class Profile:
@@ -16,7 +19,7 @@ class Profile:
     cost_model: CostModel = DEFAULT_COST_MODEL
     draft_ms: float = 0.0  # of one sequence
     overhead_ms: float = 1.0  # of a turn, beside draft and verify
-    calibrations: dict[str, Calibration] = field(default_factory=dict)  # by source
+    calibrations: dict[str, Calibration] = field(default_factory=lambda: dict(_CALIBRATIONS))
     sibling_rates: tuple[float, ...] = SIBLING_RATES
 
     def __post_init__(self) -> None:

@@ -100,11 +100,10 @@ class DrafterStage:
             return Proposal.of_anchor(task.sequence.token_ids[-1])
 
 
-def make_drafter(deployment: Deployment) -> DrafterStage:
+def make_drafter(deployment: Deployment, profile: Profile | None = None) -> DrafterStage:
     """The draft stage of a deployment. Raises InvalidDeployment for an unusable drafter."""
-    return DrafterStage(
-        _make_source(deployment), deployment.drafter, deployment.tree, load_profile(deployment)
-    )
+    profile = profile or load_profile(deployment)
+    return DrafterStage(_make_source(deployment), deployment.drafter, deployment.tree, profile)
 
 
 def _make_source(deployment: Deployment) -> ProposalSource:

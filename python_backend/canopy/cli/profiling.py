@@ -1,0 +1,56 @@
+"""`canopy profile`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from canopy.config import Deployment, load_deployment
+
+
+def profile(
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", help="Deployment file; without one, every default."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File; by default where serve looks.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the step times into this SVG.")] = None,
+    seconds: Annotated[float, typer.Option(min=1.0, max=600.0, help="Time to measure.")] = 75.0,
+) -> None:
+    """Measure what trees cost and bring on this machine, for `canopy serve` to price them by.
+
+    Run it while the machine is idle, and again after a change of model, dtype or machine.
+
+    Example: canopy profile --plot step-times.svg
+    """
+    import os
+
+    from canopy.serve.runtime import THREAD_VARIABLES
+
+    os.environ.update(THREAD_VARIABLES)  # as on the server; read once, when torch is loaded
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from canopy.profiling.files import write_plot, write_profile
+    from canopy.profiling.measure import measure_profile
+    from canopy.stages.profiles import profile_path
+
+    deployment = load_deployment(config) if config else Deployment()
+    columns = (TextColumn("{task.description:>14}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        tasks = {}
+
+        def show(phase: str, share: float) -> None:
+            if phase not in tasks:
+                tasks[phase] = bars.add_task(phase, total=1.0)
+            bars.update(tasks[phase], completed=min(share, 1.0))
+
+        measurement = measure_profile(deployment, seconds, show)
+    path = output or profile_path(deployment)
+    write_profile(measurement, path)
+    print(path)
+    if plot:
+        write_plot(measurement, plot)
+        print(plot)

@@ -1,0 +1,80 @@
+"""A profile of a tiny model: every cell measured, a usable cost model, and nothing left behind."""
+
+import json
+import math
+
+import pytest
+
+from canopy.config import CacheConfig, Deployment, LimitsConfig, TargetConfig, TreeConfig
+from canopy.profiling import measure
+from canopy.profiling.files import write_plot, write_profile
+from canopy.profiling.steps import StepGrid
+from canopy.stages.profiles import fingerprint, load_profile
+
+
+@pytest.fixture(scope="module")
+def deployment(tiny_folder, tmp_path_factory):
+    return Deployment(
+        target=TargetConfig(model=str(tiny_folder), dtype="float32", num_threads=1),
+        cache=CacheConfig(num_tokens=4096),
+        limits=LimitsConfig(max_running=4),
+        tree=TreeConfig(profile=str(tmp_path_factory.mktemp("profile") / "new" / "profile.json")),
+    )
+
+
+@pytest.fixture(scope="module")
+def measured(deployment):
+    """The measurement, the phases that it went through, and its verifier."""
+    phases, verifiers, make = {}, [], measure.make_verifier
+    patch = pytest.MonkeyPatch()
+    patch.setattr(measure, "make_verifier", lambda d: verifiers.append(make(d)) or verifiers[0])
+    measurement = measure.measure_profile(deployment, 2.0, phases.__setitem__)
+    patch.undo()
+    return measurement, phases, verifiers[0]
+
+
+def test_a_grid_holds_what_a_turn_can_be():
+    grid = StepGrid.up_to(6)
+    assert grid.sequences == (1, 2, 4)
+    assert (4, 2) not in grid.cells
+    assert {(1, 1), (1, 48), (4, 4), (4, 192)} <= set(grid.cells)
+    assert (1, 64) not in grid.cells
+
+
+def test_every_cell_is_measured_several_times(measured):
+    steps = measured[0].steps
+    assert set(steps.samples) == set(steps.grid.cells)
+    assert all(len(samples) >= 3 for samples in steps.samples.values())
+    assert all(math.isfinite(ms) and ms > 0.0 for s in steps.samples.values() for ms in s)
+
+
+def test_nothing_is_left_in_the_verifier(measured):
+    blocks = measured[2].blocks
+    blocks.check_integrity()
+    assert blocks.num_used == 0
+    assert blocks.num_free == blocks.num_blocks
+
+
+def test_the_drafters_nodes_are_weighed_too(measured):
+    profile, phases = measured[0].profile, measured[1]
+    assert set(phases) == {"step times", "drafted nodes"}
+    assert profile.draft_ms > 0.0
+    assert set(profile.calibrations) == {"lookup"}
+
+
+def test_the_file_is_what_the_stages_read(measured, deployment, tmp_path):
+    measurement = measured[0]
+    path = tmp_path.joinpath(deployment.tree.profile)
+    write_profile(measurement, path)
+    assert load_profile(deployment) == measurement.profile
+    document = json.loads(path.read_text(encoding="utf-8"))
+    assert document["fingerprint"] == fingerprint(deployment)
+    assert document["measured_ms"]["p50"][2][0] is None  # four sequences have no single token
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_the_plot_shows_every_number_of_sequences(measured, tmp_path):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "steps.svg"
+    write_plot(measured[0], path)
+    assert path.read_text(encoding="utf-8").lstrip().startswith("<?xml")
