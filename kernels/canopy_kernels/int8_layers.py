@@ -13,9 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from canopy_kernels.int8_attention import Queries, attend_share, put_query
+from canopy_kernels.int8_cache import Int8KeyValues, layer_of, put_key, put_value
 from canopy_kernels.int8_gemm import activation_levels, linear_share
-from canopy_kernels.int8_rows import LOG2_E, add, gated, quantise, rms_norm, rope
-from canopy_kernels.tree_attention import _attend_share as attend_share
+from canopy_kernels.int8_rows import add, gated, quantise, rms_norm, rope
 from canopy_kernels.worker_team import WorkerTeam, meet, share
 
 
@@ -59,8 +60,7 @@ class Step(NamedTuple):
     sines: np.ndarray  # float32 [T, D]
     layout: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]
     logit_rows: np.ndarray  # int64 [n]
-    keys: np.ndarray  # float32 [L, slots, K, D]; the rows' slots are written
-    values: np.ndarray  # float32 [L, slots, K, D]
+    cache: Int8KeyValues  # of all layers; the rows' slots are written
 
 
 class Buffers(NamedTuple):
@@ -72,8 +72,8 @@ class Buffers(NamedTuple):
     q_inner: np.ndarray  # int16 [T, I*]
     row_scales: np.ndarray  # float32 [T]
     qkv: np.ndarray  # float32 [T, out*]
-    query: np.ndarray  # float32 [T, H, D]
-    mixed: np.ndarray  # float32 [T, H, D]
+    queries: Queries
+    mixed: np.ndarray  # float32 [T, H, D']
     change: np.ndarray  # float32 [T, E*] what is added to hidden next; zero at first
     gate_up: np.ndarray  # float32 [T, out*]
     logits: np.ndarray  # float32 [n, vocabulary*]
@@ -109,8 +109,12 @@ def _buffers(weights: Weights, shape: Shape, step: Step) -> Buffers:
         q_inner=levels(shape.inner_size),
         row_scales=np.empty(num_rows, np.float32),
         qkv=floats(weights.qkv),
-        query=np.empty(heads, np.float32),
-        mixed=np.empty(heads, np.float32),
+        queries=Queries(
+            activation_levels(shape.head_dim),
+            np.empty(heads, np.int16),
+            np.empty(heads[:2], np.float32),
+        ),
+        mixed=np.empty((*heads[:2], step.cache.values.shape[-1]), np.float32),
         change=floats(weights.down),
         gate_up=floats(weights.gate_up),
         logits=floats(weights.head, len(step.logit_rows)),
@@ -119,26 +123,23 @@ def _buffers(weights: Weights, shape: Shape, step: Step) -> Buffers:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _decode_share(weights, shape, step, buffers, place):  # type: ignore[no-untyped-def]
-    scale = np.float32(LOG2_E / np.sqrt(shape.head_dim))
     for layer in range(len(weights.attention_norm)):
         _norm_rows(step.hidden, weights.attention_norm[layer], shape.norm_eps, buffers, place)
         meet(place)
         _apply(buffers.q_hidden, weights.qkv, layer, buffers.qkv, buffers.row_scales, place)
         meet(place)
-        _place_heads(weights.qk_norm[layer], shape, step, buffers, layer, place)
+        _place_heads(weights.qk_norm, shape, step, buffers, layer, place)
         meet(place)
         attend_share(
-            buffers.query,
-            step.keys[layer],
-            step.values[layer],
+            buffers.queries,
+            layer_of(step.cache, layer),
             step.layout,
-            scale,
             buffers.mixed,
             place.worker,
             place.num_workers,
         )
         meet(place)
-        _quantise_mixed(buffers, place)
+        _quantise_mixed(shape.head_dim, buffers, place)
         meet(place)
         _apply(buffers.q_mixed, weights.output, layer, buffers.change, buffers.row_scales, place)
         meet(place)
@@ -197,29 +198,32 @@ def _norm_logit_rows(step, weight, eps, buffers, place):  # type: ignore[no-unty
 def _place_heads(qk_norm, shape, step, buffers, layer, place):  # type: ignore[no-untyped-def]
     """Rotate queries and keys, and write keys and values into the cache."""
     size, num_heads, num_kv_heads = shape.head_dim, shape.num_heads, shape.num_kv_heads
-    slots = step.layout[0]
+    slots, cache = step.layout[0], layer_of(step.cache, layer)
+    rotated = np.empty(size, np.float32)
     first, end = share(place, len(slots))
     for row in range(first, end):
-        slot = slots[row]
         for index in range(num_heads + num_kv_heads):
             head = buffers.qkv[row, index * size : (index + 1) * size]
-            if len(qk_norm) > 0:
-                rms_norm(head, qk_norm[index], shape.norm_eps, head)
-            if index < num_heads:
-                rotated = buffers.query[row, index]
-            else:
-                rotated = step.keys[layer, slot, index - num_heads]
+            if qk_norm.shape[1] > 0:
+                rms_norm(head, qk_norm[layer, index], shape.norm_eps, head)
             rope(head, step.cosines[row], step.sines[row], rotated)
+            if index < num_heads:
+                put_query(rotated, buffers.queries, row, index)
+            else:
+                put_key(rotated, cache, slots[row], index - num_heads)
         for index in range(num_kv_heads):
             start = (num_heads + num_kv_heads + index) * size
-            step.values[layer, slot, index, :] = buffers.qkv[row, start : start + size]
+            put_value(buffers.qkv[row, start : start + size], cache, slots[row], index)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _quantise_mixed(buffers, place):  # type: ignore[no-untyped-def]
+def _quantise_mixed(size, buffers, place):  # type: ignore[no-untyped-def]
+    num_heads = buffers.mixed.shape[1]
+    flat = np.empty(num_heads * size, np.float32)
     first, end = share(place, len(buffers.mixed))
     for row in range(first, end):
-        flat = buffers.mixed[row].reshape(-1)
+        for index in range(num_heads):
+            flat[index * size : (index + 1) * size] = buffers.mixed[row, index, :size]
         buffers.row_scales[row] = quantise(flat, buffers.levels[1], buffers.q_mixed[row])
 
 

@@ -67,13 +67,13 @@ def rope(x, cosines, sines, out):  # type: ignore[no-untyped-def]
 def gated(gate, up, out):  # type: ignore[no-untyped-def]
     """silu(gate) * up."""
     for i in range(len(out)):
-        power = _exp2(-abs(gate[i]) * LOG2_E)
+        power = exp2(-abs(gate[i]) * LOG2_E)
         numerator = gate[i] if gate[i] > np.float32(0.0) else gate[i] * power
         out[i] = numerator / (np.float32(1.0) + power) * up[i]
 
 
 @njit(inline="always")
-def _exp2(x):  # type: ignore[no-untyped-def]
+def exp2(x):  # type: ignore[no-untyped-def]
     """2^x for x <= 0, by the polynomial of Cephes' exp2f; vectorised, unlike the library's."""
     x = max(x, np.float32(-126.0))
     nearest = np.int32(x - np.float32(0.5))

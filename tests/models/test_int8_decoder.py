@@ -7,7 +7,7 @@ import pytest
 import torch
 from families import FAMILIES, oracle_logits, write_family
 
-from canopy.cache.kv_cache import KVCache
+from canopy.cache.int8_kv_cache import Int8KVCache
 from canopy.errors import InvalidDeployment
 from canopy.models import int8_weights
 from canopy.models.config import ModelConfig
@@ -16,8 +16,8 @@ from canopy.models.int8_decoder import Int8Decoder
 from canopy.models.int8_weights import load_int8_weights
 from canopy.models.step import Segment, assemble_step
 
-BLOCK_SIZE = 4
-NUM_BLOCKS = 64
+BLOCK_SIZE = 16
+NUM_BLOCKS = 16
 TOKENS = [int(t) for t in np.random.default_rng(5).integers(0, 97, 50)]
 TREE = [-1, 0, 0, 1, 1, 2, 3, 3, 6]  # the anchor follows the context
 DRAFTED = TOKENS[30 : 30 + len(TREE)]
@@ -25,7 +25,7 @@ LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down
 
 
 def shuffled_table(seed: int = 0) -> list[int]:
-    return [int(b) for b in np.random.default_rng(seed).permutation(NUM_BLOCKS)[:32]]
+    return [int(b) for b in np.random.default_rng(seed).permutation(NUM_BLOCKS)[:8]]
 
 
 def segment(
@@ -37,11 +37,11 @@ def segment(
     return Segment(context_length, table, np.array(token_ids), chain, rows)
 
 
-def step(decoder: Int8Decoder, cache: KVCache, *segments: Segment) -> torch.Tensor:
+def step(decoder: Int8Decoder, cache: Int8KVCache, *segments: Segment) -> torch.Tensor:
     return decoder.forward(assemble_step(segments, BLOCK_SIZE, "cpu"), cache)
 
 
-def new_cache(decoder: Int8Decoder) -> KVCache:
+def new_cache(decoder: Int8Decoder) -> Int8KVCache:
     return decoder.new_cache(NUM_BLOCKS, BLOCK_SIZE)
 
 
@@ -80,7 +80,7 @@ def round_weights(model: torch.nn.Module) -> None:
             module.weight = torch.nn.Parameter((module.weight / scales).round() * scales)
 
 
-def test_only_the_weights_are_rounded_noticeably(family):
+def test_logits_are_those_of_the_rounded_weights_but_for_the_rounded_cache(family):
     _, model = family
     embedding = model.get_input_embeddings().weight.clone()
     rounded = type(model)(model.config).eval()
@@ -91,8 +91,8 @@ def test_only_the_weights_are_rounded_noticeably(family):
     expected = oracle_logits(rounded, TOKENS)
     logits = chunked(load(family[0], num_threads=1), TOKENS, 50)
     assert logits.dtype == torch.float32
-    assert (logits - expected).norm() < 1e-3 * expected.norm()
-    assert (expected - oracle_logits(model, TOKENS)).norm() > 3e-3 * expected.norm()
+    assert (logits - expected).norm() < 0.03 * expected.norm()
+    assert (logits[0] - expected[0]).norm() < 0.01 * expected[0].norm()
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 3])
@@ -118,7 +118,7 @@ def test_every_node_of_a_tree_is_bit_equal_to_plain_decoding(decoder):
 
 def test_other_sequences_of_a_step_change_no_bit(decoder):
     cache = new_cache(decoder)
-    tables = np.random.default_rng(1).permutation(NUM_BLOCKS).reshape(4, 16).tolist()
+    tables = np.random.default_rng(1).permutation(NUM_BLOCKS).reshape(4, 4).tolist()
     contexts = [TOKENS[:16], TOKENS[16:17], TOKENS[20:41]]
     opening = [segment(0, t, c) for t, c in zip(tables[:3], contexts, strict=True)]
     step(decoder, cache, *opening)
@@ -172,6 +172,11 @@ def test_without_a_place_to_keep_them_weights_are_converted_in_memory(small, mon
     monkeypatch.setattr(int8_weights.tempfile, "mkdtemp", refuse)
     assert torch.equal(chunked(load(small, 1), TOKENS, 50), kept)
     assert not (small.parent / "model.int8" / "origin.json").exists()
+
+
+def test_blocks_of_a_cache_hold_whole_groups_of_slots(small):
+    with pytest.raises(InvalidDeployment, match="multiple of 16"):
+        load(small, 1).new_cache(8, 24)
 
 
 def test_int8_is_chosen_by_the_deployment_and_refused_off_the_cpu(small):

@@ -1,11 +1,10 @@
 """What a decoder does, and which one a deployment gets."""
 
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
-from canopy.cache.kv_cache import KVCache
 from canopy.errors import InvalidDeployment
 from canopy.models.config import ModelConfig
 from canopy.models.float_decoder import load_float_decoder
@@ -14,17 +13,33 @@ from canopy.models.int8_weights import load_int8_weights
 from canopy.models.step import StepBatch
 
 
+class Cache(Protocol):
+    """Keys and values of every layer by slot; each decoder makes its own kind."""
+
+    block_size: int
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def move(self, sources: torch.Tensor, destinations: torch.Tensor) -> None:
+        """Copy slots to other slots in all layers. int64 [n] each, destinations distinct.
+
+        Sources are read before any destination is written, so the two sets may overlap.
+        """
+        ...
+
+
 class Decoder(Protocol):
     """Computes steps; keeps no sequence."""
 
     config: ModelConfig
 
-    def new_cache(self, num_blocks: int, block_size: int) -> KVCache:
-        """An empty KV cache of this model's shape."""
+    def new_cache(self, num_blocks: int, block_size: int) -> Cache:
+        """An empty KV cache of this model's shape. Raises InvalidDeployment."""
         ...
 
-    def forward(self, batch: StepBatch, cache: KVCache) -> torch.Tensor:
-        """Compute every row, writing its keys and values to its slot.
+    def forward(self, batch: StepBatch, cache: Any) -> torch.Tensor:
+        """Compute every row, writing its keys and values to its slot of one of its own caches.
 
         Returns the logits of `batch.logit_rows`: float32 [L, V].
         """

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from canopy.cache.kv_cache import KVCache
+from canopy.cache.int8_kv_cache import Int8KVCache
 from canopy.models.config import ModelConfig
 from canopy.models.layers import RopeTable
 from canopy.models.step import StepBatch
@@ -19,7 +19,7 @@ from canopy_kernels.worker_team import WorkerTeam
 
 
 class Int8Decoder:
-    """Computes steps; keeps no sequence. The cache is float32."""
+    """Computes steps; keeps no sequence. The cache is int8 too."""
 
     def __init__(
         self, config: ModelConfig, embedding: torch.Tensor, weights: Weights, num_threads: int
@@ -38,20 +38,15 @@ class Int8Decoder:
             np.float32(config.rms_norm_eps),
         )
 
-    def new_cache(self, num_blocks: int, block_size: int) -> KVCache:
-        """An empty KV cache of this model's shape."""
-        return KVCache(
-            self.config.num_layers,
-            num_blocks,
-            block_size,
-            self.config.num_kv_heads,
-            self.config.head_dim,
-            torch.float32,
-            "cpu",
+    def new_cache(self, num_blocks: int, block_size: int) -> Int8KVCache:
+        """An empty KV cache of this model's shape. Raises InvalidDeployment; see Int8KVCache."""
+        config = self.config
+        return Int8KVCache(
+            config.num_layers, num_blocks, block_size, config.num_kv_heads, config.head_dim
         )
 
     @torch.inference_mode()
-    def forward(self, batch: StepBatch, cache: KVCache) -> torch.Tensor:
+    def forward(self, batch: StepBatch, cache: Int8KVCache) -> torch.Tensor:
         """Compute every row, writing its keys and values to its slot.
 
         Returns the logits of `batch.logit_rows`: float32 [L, V].
@@ -71,8 +66,7 @@ class Int8Decoder:
             self._sines[positions],
             rows.arrays,
             batch.logit_rows.numpy(),
-            cache.keys.numpy(),
-            cache.values.numpy(),
+            cache.arrays,
         )
         logits = decode_step(self._weights, self._shape, step, self._team)
         return torch.from_numpy(logits)[:, : self.config.vocab_size]

@@ -135,7 +135,7 @@ class TargetVerifier:
 
     def _forward(self, segments: Sequence[Segment]) -> list[np.ndarray]:
         """float32 [logit rows, V] of every segment."""
-        device = str(self._cache.keys.device)
+        device = str(self._cache.device)
         batch = assemble_step(segments, self.blocks.block_size, device)
         logits = self._decoder.forward(batch, self._cache).cpu().numpy()
         return split_ragged(logits, np.array([len(s.logit_rows) for s in segments]))
@@ -150,7 +150,7 @@ class TargetVerifier:
             kept = np.array(outcome.path[: len(outcome.emitted) - 1], np.int64)
             sources.append(slots[share.num_chain - 1 + kept])
             destinations.append(slots[share.num_chain : share.num_chain + len(kept)])
-        device = self._cache.keys.device
+        device = self._cache.device
         source, destination = np.concatenate(sources), np.concatenate(destinations)
         moved = source != destination
         self._cache.move(

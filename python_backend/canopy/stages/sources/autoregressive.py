@@ -195,7 +195,7 @@ class AutoregressiveSource:
             growth.expand(frontier, [next(offers) for _ in frontier])
 
     def _forward(self, segments: Sequence[Segment]) -> torch.Tensor:
-        device = str(self._cache.keys.device)
+        device = str(self._cache.device)
         with _torch_threads(self._drafter.num_threads):
             batch = assemble_step(segments, self.blocks.block_size, device)
             return self._decoder.forward(batch, self._cache)

@@ -1,0 +1,83 @@
+"""Small pieces of LLVM code for the kernels that keep their sums in vector registers.
+
+Vectors have 16 lanes; LLVM cuts them to the registers of the CPU that it compiles for.
+"""
+
+from llvmlite import ir
+
+LANES = 16
+PAIR = 2
+
+INT32, INT64, FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
+INT8S = ir.VectorType(ir.IntType(8), LANES)
+INT32S = ir.VectorType(INT32, LANES)
+FLOATS = ir.VectorType(FLOAT, LANES)
+INT8_PAIRS = ir.VectorType(ir.IntType(8), LANES * PAIR)
+INT16_PAIRS = ir.VectorType(ir.IntType(16), LANES * PAIR)
+INT32_PAIRS = ir.VectorType(INT32, LANES * PAIR)
+
+
+def fields(builder, aggregate):  # type: ignore[no-untyped-def]
+    """The elements of a tuple."""
+    return [builder.extract_value(aggregate, i) for i in range(len(aggregate.type.elements))]
+
+
+def place(builder, address, size, index):  # type: ignore[no-untyped-def]
+    """address + size * index."""
+    return builder.add(address, builder.mul(index, ir.Constant(INT64, size)))
+
+
+def load(builder, address, kind):  # type: ignore[no-untyped-def]
+    """What lies at an address, aligned or not."""
+    return builder.load(builder.inttoptr(address, kind.as_pointer()), align=1)
+
+
+def store(builder, value, address):  # type: ignore[no-untyped-def]
+    """Put a vector of numbers of four bytes at an address."""
+    builder.store(value, builder.inttoptr(address, value.type.as_pointer()), align=4)
+
+
+def spread(builder, scalar):  # type: ignore[no-untyped-def]
+    """The scalar in every lane."""
+    undefined = ir.Constant(ir.VectorType(scalar.type, LANES), ir.Undefined)
+    first = builder.insert_element(undefined, scalar, ir.Constant(INT32, 0))
+    return builder.shuffle_vector(first, undefined, ir.Constant(INT32S, [0] * LANES))
+
+
+def add_pairs(builder, pairs):  # type: ignore[no-untyped-def]
+    """Lane i is pairs[2i] + pairs[2i + 1]; of products of int16 it becomes one instruction."""
+    undefined = ir.Constant(pairs.type, ir.Undefined)
+    halves = [
+        builder.shuffle_vector(
+            pairs, undefined, ir.Constant(INT32S, list(range(first, LANES * PAIR, PAIR)))
+        )
+        for first in range(PAIR)
+    ]
+    return builder.add(*halves)
+
+
+def multiply_add(builder, a, b, c):  # type: ignore[no-untyped-def]
+    """a * b + c of float vectors, in one instruction where the CPU has it."""
+    kind = ir.FunctionType(FLOATS, [FLOATS] * 3)
+    function = builder.module.declare_intrinsic(f"llvm.fmuladd.v{LANES}f32", fnty=kind)
+    return builder.call(function, [a, b, c])
+
+
+def counted_loop(builder, count, initial, body):  # type: ignore[no-untyped-def]
+    """Emit `for i in range(count): values = body(i, values)`, count >= 1; the last values."""
+    before, loop = builder.block, builder.append_basic_block("loop")
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    index = builder.phi(INT64)
+    values = [builder.phi(value.type) for value in initial]
+    following = builder.add(index, ir.Constant(INT64, 1))
+    results = body(index, values)
+    index.add_incoming(ir.Constant(INT64, 0), before)
+    index.add_incoming(following, builder.block)
+    for phi, first, last in zip(values, initial, results, strict=True):
+        phi.add_incoming(first, before)
+        phi.add_incoming(last, builder.block)
+    after = builder.append_basic_block("after")
+    builder.cbranch(builder.icmp_unsigned("<", following, count), loop, after)
+    builder.position_at_end(after)
+    return results
