@@ -1,9 +1,18 @@
 """The one list of benchmarks."""
 
-from bench import acceptance, peers, step, turn
+from bench import acceptance, load, load_step, peers, simulate, step, strategies, turn
 from bench.benchmark import Benchmark
 
 BENCHMARKS: dict[str, Benchmark] = {
     benchmark.name: benchmark
-    for benchmark in (acceptance.BENCHMARK, turn.BENCHMARK, peers.BENCHMARK, step.BENCHMARK)
+    for benchmark in (
+        acceptance.BENCHMARK,
+        turn.BENCHMARK,
+        peers.BENCHMARK,
+        step.BENCHMARK,
+        strategies.BENCHMARK,
+        load.BENCHMARK,
+        load_step.BENCHMARK,
+        simulate.BENCHMARK,
+    )
 }

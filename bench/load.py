@@ -1,0 +1,158 @@
+"""Goodput under load: streams that are always busy on the real server, arm beside arm.
+
+Every stream asks again as soon as it was answered; tokens are counted as they reach the clients,
+within a window that begins when the server has settled. The arms take turns in changing order,
+and a ratio is the median of the ratios within one repeat.
+"""
+
+import argparse
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from bench.arguments import listed, positive
+from bench.benchmark import Benchmark, Options, Record, Result
+from bench.plots import plot_lines
+from bench.progress import progress_bar
+from bench.prompts import Prompt
+from bench.served_arms import Crowd, ServedArm, served, wait_until_idle
+from bench.server_metrics import Scrape, scrape
+from canopy.serve.process import ServerProcess
+
+PLAIN = "ar"
+ARMS = (
+    ServedArm(PLAIN, "off"),
+    ServedArm("chain1", "chain", 1),
+    ServedArm("chain3", "chain", 3),
+    ServedArm("tree16", "topn", 16),
+    ServedArm("tree48", "topn", 48),
+    ServedArm("priced", "priced", 48),
+)
+_MAX_TOKENS = 96
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long is measured."""
+
+    streams: list[int]
+    num_repeats: int
+    settle_s: float
+    window_s: float
+
+    @staticmethod
+    def of(options: Options) -> "Plan":
+        if options.is_quick:
+            return Plan(options.arguments.streams or [1, 4], 1, 1.0, 2.0)
+        return Plan(options.arguments.streams or [1, 2, 4, 8, 16, 32], 3, 3.0, 8.0)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One arm for one window."""
+
+    goodput: float
+    nodes: float  # a round
+    tau: float
+    build_ms: float  # of a turn
+
+
+Samples = dict[tuple[str, int], list[Sample]]  # by arm and streams
+
+
+def run(options: Options) -> Result:
+    """Start a server of the deployment and load it. Raises CannotStart."""
+    plan = Plan.of(options)
+    samples: Samples = {(arm.name, num): [] for num in plan.streams for arm in ARMS}
+    steps = len(samples) * plan.num_repeats
+    with served(options.deployment) as server, progress_bar("windows", steps) as advance:
+        for num in plan.streams:
+            for repeat in range(plan.num_repeats):
+                first = repeat % len(ARMS)
+                for arm in ARMS[first:] + ARMS[:first]:
+                    sample = _measure(server, arm, options.prompts, num, plan)
+                    samples[arm.name, num].append(sample)
+                    advance()
+    records = [_record(arm, num, own) for (arm, num), own in samples.items()]
+    if options.arguments.plot:
+        plot_lines(records, options.arguments.plot, "streams", "goodput", "arm", is_log=True)
+    return Result(_figures(samples, plan.streams), {"tokens a second": records})
+
+
+def _measure(
+    server: ServerProcess, arm: ServedArm, prompts: Sequence[Prompt], streams: int, plan: Plan
+) -> Sample:
+    crowd = Crowd(server, arm, prompts, _MAX_TOKENS)
+    crowd.resize(streams)
+    time.sleep(plan.settle_s)
+    before, start_s = scrape(server.metrics_url), time.perf_counter()
+    time.sleep(plan.window_s)
+    after, end_s = scrape(server.metrics_url), time.perf_counter()
+    goodput = crowd.goodput(start_s, end_s)
+    crowd.close()
+    wait_until_idle(server)
+    return _sample(goodput, before, after)
+
+
+def _sample(goodput: float, before: Scrape, after: Scrape) -> Sample:
+    def gained(name: str, **labels: str) -> float:
+        return after.total(f"canopy_{name}_total", **labels) - before.total(
+            f"canopy_{name}_total", **labels
+        )
+
+    num_rounds = max(gained("rounds"), 1.0)
+    build_s = gained("stage_seconds", stage="build")
+    return Sample(
+        goodput,
+        gained("drafted_nodes") / num_rounds,
+        1.0 + gained("accepted_tokens") / num_rounds,
+        1e3 * build_s / max(gained("turns"), 1.0),
+    )
+
+
+def _record(arm: str, streams: int, samples: Sequence[Sample]) -> Record:
+    return {
+        "streams": streams,
+        "arm": arm,
+        "goodput": median(sample.goodput for sample in samples),
+        "nodes": median(sample.nodes for sample in samples),
+        "tau": median(sample.tau for sample in samples),
+        "build_ms": median(sample.build_ms for sample in samples),
+    }
+
+
+def _figures(samples: Samples, streams: Sequence[int]) -> dict[str, float]:
+    figures = {
+        f"goodput_{arm}_{num}": median(sample.goodput for sample in own)
+        for (arm, num), own in samples.items()
+    }
+    over = {
+        (arm.name, num): _ratio(samples, num, arm.name)
+        for num in streams
+        for arm in ARMS
+        if arm.name != "priced"
+    }
+    figures["priced_over_best_min"] = min(1.0, *over.values())
+    figures["priced_over_ar_min"] = min(over[PLAIN, num] for num in streams)
+    for num in streams:
+        build_ms = median(sample.build_ms for sample in samples["priced", num])
+        figures[f"build_ms_per_sequence_{num}"] = build_ms / num
+    return figures
+
+
+def _ratio(samples: Samples, streams: int, other: str) -> float:
+    """Goodput of priced over another arm's, paired by repeat."""
+    pairs = zip(samples["priced", streams], samples[other, streams], strict=True)
+    return median(own.goodput / its.goodput for own, its in pairs)
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--streams", type=listed(positive), metavar="N,N")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw an SVG")
+
+
+BENCHMARK = Benchmark(
+    "load", "goodput of every arm on the server, by number of busy streams", run, _add_arguments
+)
