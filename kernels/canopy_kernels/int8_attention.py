@@ -50,10 +50,10 @@ def attend_share(queries, cache, layout, out, worker, num_workers):  # type: ign
     """
     slots, parents, starts, context_lengths, block_tables, block_size = layout
     num_kv_heads = cache.keys.shape[1]
-    lengths = _path_lengths(parents, starts, context_lengths)
-    scratch = _scratch(queries.q.shape[1] // num_kv_heads, lengths.max())
-    places = np.empty(lengths.max(), np.int64)
-    total, before = lengths.sum() * num_kv_heads, 0
+    lengths, longest, total = _path_lengths(parents, starts, context_lengths)
+    scratch = _scratch(queries.q.shape[1] // num_kv_heads, longest)
+    places = np.empty(longest, np.int64)
+    before = 0
     for sequence in range(len(context_lengths)):
         context_length = context_lengths[sequence]
         _place_context(block_tables[sequence], block_size, places[:context_length], num_kv_heads)
@@ -61,19 +61,23 @@ def attend_share(queries, cache, layout, out, worker, num_workers):  # type: ign
             path = places[: lengths[row]]
             _place_ancestors(row, slots, parents, path[context_length:], num_kv_heads)
             for kv_head in range(num_kv_heads):
-                if before * num_workers // total == worker:
+                if before * num_workers // (num_kv_heads * total) == worker:
                     _attend(queries, cache, (path, context_length), (row, kv_head), scratch, out)
                 before += lengths[row]
 
 
 @njit(inline="always")
 def _path_lengths(parents, starts, context_lengths):  # type: ignore[no-untyped-def]
+    """Of every row, the longest, and all together."""
     lengths = np.empty(len(parents), np.int64)
+    longest, total = 0, 0
     for sequence in range(len(context_lengths)):
         for row in range(starts[sequence], starts[sequence + 1]):
             parent = parents[row]
             lengths[row] = (context_lengths[sequence] if parent < 0 else lengths[parent]) + 1
-    return lengths
+            longest = max(longest, lengths[row])
+            total += lengths[row]
+    return lengths, longest, total
 
 
 @njit(inline="always")
@@ -149,7 +153,7 @@ def _score(queries, cache, path, pair, scratch):  # type: ignore[no-untyped-def]
             scores[member, index] = lanes[member, lane]
 
 
-@njit(inline="always")
+@njit(cache=True, nogil=True, error_model="numpy")
 def _score_group(queries, cache, group, pair, zeros, target):  # type: ignore[no-untyped-def]
     """Scores of all slots of a group. target: address, distance of query heads."""
     row, kv_head = pair

@@ -127,7 +127,7 @@ def linear_share(q, row_scales, linear, out, worker, num_workers):  # type: igno
 _TILE_ROWS = 6
 
 
-@njit(inline="always")
+@njit(cache=True, nogil=True, error_model="numpy")
 def block_of_outputs(num_rows, row_side, weight_side, out):  # type: ignore[no-untyped-def]
     """16 outputs of every row. out: address.
 

@@ -163,7 +163,7 @@ def _decode_share(weights, shape, step, buffers, place):  # type: ignore[no-unty
     )
 
 
-@njit(inline="always")
+@njit(cache=True, nogil=True, error_model="numpy")
 def _apply(q, linears, layer, out, row_scales, place):  # type: ignore[no-untyped-def]
     linear = linears.blocks[layer], linears.scales[layer], linears.bias[layer]
     linear_share(q, row_scales[: len(q)], linear, out, place.worker, place.num_workers)
@@ -223,7 +223,8 @@ def _quantise_mixed(size, buffers, place):  # type: ignore[no-untyped-def]
     first, end = share(place, len(buffers.mixed))
     for row in range(first, end):
         for index in range(num_heads):
-            flat[index * size : (index + 1) * size] = buffers.mixed[row, index, :size]
+            for i in range(size):
+                flat[index * size + i] = buffers.mixed[row, index, i]
         buffers.row_scales[row] = quantise(flat, buffers.levels[1], buffers.q_mixed[row])
 
 

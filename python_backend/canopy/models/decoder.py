@@ -58,4 +58,6 @@ def load_decoder(folder: str | Path, dtype: str, device: str) -> Decoder:
     if device != "cpu":
         raise InvalidDeployment("int8 is computed on the CPU only")
     embedding, weights = load_int8_weights(folder, config)
-    return Int8Decoder(config, embedding, weights, torch.get_num_threads())
+    decoder = Int8Decoder(config, embedding, weights, torch.get_num_threads())
+    decoder.warm_up()
+    return decoder

@@ -12,7 +12,8 @@ import torch.nn.functional as F  # noqa: N812
 from canopy.cache.int8_kv_cache import Int8KVCache
 from canopy.models.config import ModelConfig
 from canopy.models.layers import RopeTable
-from canopy.models.step import StepBatch
+from canopy.models.step import Segment, StepBatch, assemble_step
+from canopy_kernels.int8_cache import GROUP
 from canopy_kernels.int8_layers import Shape, Step, Weights, decode_step
 from canopy_kernels.tree_attention import PagedRows
 from canopy_kernels.worker_team import WorkerTeam
@@ -37,6 +38,11 @@ class Int8Decoder:
             config.intermediate_size,
             np.float32(config.rms_norm_eps),
         )
+
+    def warm_up(self) -> None:
+        """Compute one token, so that no step has to wait until everything is compiled."""
+        token = Segment(0, [0], np.zeros(1, int), np.full(1, -1), np.zeros(1, int))
+        self.forward(assemble_step([token], GROUP, "cpu"), self.new_cache(1, GROUP))
 
     def new_cache(self, num_blocks: int, block_size: int) -> Int8KVCache:
         """An empty KV cache of this model's shape. Raises InvalidDeployment; see Int8KVCache."""
