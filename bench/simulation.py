@@ -168,7 +168,6 @@ class Simulation:
     ) -> BuildRequest:
         num, arm = len(offers), self._arm
         parents = np.concatenate([offer.parents for offer in offers])
-        sequences, drafted, accepted, verify_ms, draft_ms, turn_ms = self._last
         return BuildRequest(
             num_nodes=np.array([len(offer.parents) - 1 for offer in offers], np.int32),
             parents=parents,
@@ -180,12 +179,8 @@ class Simulation:
             num_running=np.array([num_running], np.int32),
             num_waiting=np.array([num_waiting], np.int32),
             num_free_blocks=np.array([1 << 20], np.int32),
-            last_num_sequences=np.array([sequences], np.int32),
-            last_num_drafted=np.array([drafted], np.int32),
-            last_num_accepted=np.array([accepted], np.int32),
-            last_verify_ms=np.array([verify_ms], np.float32),
-            last_draft_ms=np.array([draft_ms], np.float32),
-            last_turn_ms=np.array([turn_ms], np.float32),
+            last_counts=np.array(self._last[:3], np.int32),
+            last_times_ms=np.array(self._last[3:], np.float32),
         )
 
 

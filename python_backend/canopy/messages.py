@@ -90,12 +90,8 @@ class BuildRequest:
     num_waiting: np.ndarray = _array(np.int32)  # [1]
     num_free_blocks: np.ndarray = _array(np.int32)  # [1]
     # The turn before this one; no sequences = it tells nothing, as when a prompt was computed.
-    last_num_sequences: np.ndarray = _array(np.int32)  # [1]
-    last_num_drafted: np.ndarray = _array(np.int32)  # [1] nodes over all sequences
-    last_num_accepted: np.ndarray = _array(np.int32)  # [1]
-    last_verify_ms: np.ndarray = _array(np.float32)  # [1]
-    last_draft_ms: np.ndarray = _array(np.float32)  # [1]
-    last_turn_ms: np.ndarray = _array(np.float32)  # [1]
+    last_counts: np.ndarray = _array(np.int32)  # [3] sequences, nodes drafted, nodes accepted
+    last_times_ms: np.ndarray = _array(np.float32)  # [3] verify, draft, the whole turn
 
 
 @dataclass

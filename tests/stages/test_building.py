@@ -21,15 +21,15 @@ BUSHY = ([-1, 0, 0, 1, 1, 2], [0.0, -0.1, -0.2, -0.3, -2.0, -0.1])
 FIXED = [policy for policy in PolicyName if policy is not PolicyName.PRICED]
 
 
-def one(number, dtype=np.int32):
-    return np.array([number], dtype)
+def one(number):
+    return np.array([number], np.int32)
 
 
 def request(proposals, policies, budgets, modes=None, waiting=0, free_blocks=1000, last=None):
     """last: sequences, drafted, accepted, verify ms, draft ms, turn ms of the turn before."""
     empty_floats = np.zeros(0, np.float32)
     parents = [np.array(parents, np.int32) for parents, _ in proposals]
-    sequences, drafted, accepted, verify_ms, draft_ms, turn_ms = last or [0] * 6
+    last = last or [0] * 6
     return BuildRequest(
         num_nodes=np.array([len(p) - 1 for p in parents], np.int32),
         parents=np.concatenate([np.zeros(0, np.int32), *parents]),
@@ -41,12 +41,8 @@ def request(proposals, policies, budgets, modes=None, waiting=0, free_blocks=100
         num_running=one(len(proposals)),
         num_waiting=one(waiting),
         num_free_blocks=one(free_blocks),
-        last_num_sequences=one(sequences),
-        last_num_drafted=one(drafted),
-        last_num_accepted=one(accepted),
-        last_verify_ms=one(verify_ms, np.float32),
-        last_draft_ms=one(draft_ms, np.float32),
-        last_turn_ms=one(turn_ms, np.float32),
+        last_counts=np.array(last[:3], np.int32),
+        last_times_ms=np.array(last[3:], np.float32),
     )
 
 

@@ -55,10 +55,8 @@ class TurnMeter:
 
 def _fields(turn: _Totals) -> dict[str, Any]:
     return {
-        "last_num_sequences": np.array([turn.num_rounds], np.int32),
-        "last_num_drafted": np.array([turn.num_drafted], np.int32),
-        "last_num_accepted": np.array([turn.num_accepted], np.int32),
-        "last_verify_ms": np.array([1e3 * turn.verify_s], np.float32),
-        "last_draft_ms": np.array([1e3 * turn.draft_s], np.float32),
-        "last_turn_ms": np.array([1e3 * turn.turn_s], np.float32),
+        "last_counts": np.array([turn.num_rounds, turn.num_drafted, turn.num_accepted], np.int32),
+        "last_times_ms": np.array(
+            [1e3 * turn.verify_s, 1e3 * turn.draft_s, 1e3 * turn.turn_s], np.float32
+        ),
     }

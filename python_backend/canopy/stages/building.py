@@ -89,14 +89,7 @@ def _turn_load(request: BuildRequest, server: ServerLoad) -> TurnLoad:
 
 
 def _measured_turn(request: BuildRequest) -> MeasuredTurn:
-    return MeasuredTurn(
-        num_sequences=_value(request.last_num_sequences),
-        num_drafted=_value(request.last_num_drafted),
-        num_accepted=_value(request.last_num_accepted),
-        verify_ms=float(request.last_verify_ms[0]),
-        draft_ms=float(request.last_draft_ms[0]),
-        turn_ms=float(request.last_turn_ms[0]),
-    )
+    return MeasuredTurn(*request.last_counts.tolist(), *request.last_times_ms.tolist())
 
 
 def _value(field: np.ndarray) -> int:
