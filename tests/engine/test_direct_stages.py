@@ -17,6 +17,7 @@ from canopy.config import (
 from canopy.engine.loop import Engine, Stages
 from canopy.entry.limits import engine_limits, model_limits
 from canopy.entry.parsing import ClientRequest, RequestParser
+from canopy.errors import InvalidDeployment
 from canopy.models.config import ModelConfig
 from canopy.stages.building import make_tree_builder
 from canopy.stages.drafting import make_drafter
@@ -104,13 +105,27 @@ def test_no_policy_and_no_source_changes_the_text(
         {"limits": LimitsConfig(max_step_tokens=3)},
         {"limits": LimitsConfig(max_running=1)},
         {"cache": CacheConfig(num_tokens=2048, prefix_reuse=False)},
-        {"cache": CacheConfig(num_tokens=2048, block_size=5)},
+        {"cache": CacheConfig(num_tokens=2048, block_size=48)},
     ],
-    ids=["small-chunks", "one-by-one", "no-prefix-reuse", "odd-blocks"],
+    ids=["small-chunks", "one-by-one", "no-prefix-reuse", "other-blocks"],
 )
 def test_no_limit_of_a_deployment_changes_the_text(tiny_folder, dtype, plain, tables):
     texts = DirectPipeline(tiny_folder, dtype, **tables).answers(temperature=0.9)
     assert_plain_text(tiny_folder, dtype, texts, plain[0.9], 0.9)
+
+
+def test_float32_takes_blocks_of_any_size(tiny_folder):
+    cache = CacheConfig(num_tokens=2048, block_size=5)
+    texts = [
+        DirectPipeline(tiny_folder, "float32", **tables).answers(temperature=0.9)
+        for tables in ({"cache": cache}, {})
+    ]
+    assert_plain_text(tiny_folder, "float32", *texts, 0.9)
+
+
+def test_int8_refuses_a_block_size_that_it_cannot_address(tiny_folder):
+    with pytest.raises(InvalidDeployment, match="block_size must be a multiple of 16"):
+        DirectPipeline(tiny_folder, "int8", cache=CacheConfig(num_tokens=2048, block_size=5))
 
 
 def test_preemption_changes_no_text(tiny_folder, dtype, plain):
