@@ -16,9 +16,10 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from canopy_kernels.exponential import exp2
 from canopy_kernels.int8_cache import GROUP
 from canopy_kernels.int8_gemm import block_of_outputs
-from canopy_kernels.int8_rows import LOG2_E, exp2, quantise
+from canopy_kernels.int8_rows import LOG2_E, quantise
 from canopy_kernels.int8_weighted_sum import weighted_sums
 from canopy_kernels.prefetching import prefetch
 from canopy_kernels.vector_ir import PAIR

@@ -12,6 +12,8 @@ so a row's result is the same to the bit wherever the row stands. Arithmetic is 
 import numpy as np
 from numba import njit
 
+from canopy_kernels.exponential import exp2
+
 # Sums may be reordered by the compiler, once for all calls: never by what a call holds.
 _FIXED_ORDER = {"reassoc", "nsz", "contract"}
 LOG2_E = np.float32(1.4426950408889634)
@@ -70,19 +72,3 @@ def gated(gate, up, out):  # type: ignore[no-untyped-def]
         power = exp2(-abs(gate[i]) * LOG2_E)
         numerator = gate[i] if gate[i] > np.float32(0.0) else gate[i] * power
         out[i] = numerator / (np.float32(1.0) + power) * up[i]
-
-
-@njit(inline="always")
-def exp2(x):  # type: ignore[no-untyped-def]
-    """2^x for x <= 0, by the polynomial of Cephes' exp2f; vectorised, unlike the library's."""
-    x = max(x, np.float32(-126.0))
-    nearest = np.int32(x - np.float32(0.5))
-    f = x - np.float32(nearest)
-    p = np.float32(1.535336188319500e-4)
-    p = p * f + np.float32(1.339887440266574e-3)
-    p = p * f + np.float32(9.618437357674640e-3)
-    p = p * f + np.float32(5.550332471162809e-2)
-    p = p * f + np.float32(2.402264791363012e-1)
-    p = p * f + np.float32(6.931472028550421e-1)
-    p = p * f + np.float32(1.0)
-    return p * np.int32(np.int32(nearest + np.int32(127)) << 23).view(np.float32)

@@ -25,6 +25,7 @@ import torch
 from numba import njit, types
 from numba.extending import overload
 
+from canopy_kernels.exponential import exp2
 from canopy_kernels.paged_rows import PagedRows
 from canopy_kernels.tree_attention_kernel import launch_tree_attention
 
@@ -202,27 +203,11 @@ def _softmax(row, scale):  # type: ignore[no-untyped-def]
         highest = max(highest, row[index])
     total = np.float32(0.0)
     for index in range(len(row)):
-        weight = _exp2((row[index] - highest) * scale)
+        weight = exp2((row[index] - highest) * scale)
         row[index] = weight
         total += weight
     for index in range(len(row)):
         row[index] /= total
-
-
-@njit(inline="always")
-def _exp2(x):  # type: ignore[no-untyped-def]
-    """2^x for x <= 0, by the polynomial of Cephes' exp2f; vectorised, unlike the library's."""
-    x = max(x, np.float32(-126.0))
-    nearest = np.int32(x - np.float32(0.5))
-    f = x - np.float32(nearest)
-    p = np.float32(1.535336188319500e-4)
-    p = p * f + np.float32(1.339887440266574e-3)
-    p = p * f + np.float32(9.618437357674640e-3)
-    p = p * f + np.float32(5.550332471162809e-2)
-    p = p * f + np.float32(2.402264791363012e-1)
-    p = p * f + np.float32(6.931472028550421e-1)
-    p = p * f + np.float32(1.0)
-    return p * np.int32(np.int32(nearest + np.int32(127)) << 23).view(np.float32)
 
 
 @njit(inline="always")
