@@ -74,6 +74,15 @@ class Run:
     trace: list[tuple[float, int, float]] = field(default_factory=list)  # ms, running, nodes each
 
 
+@dataclass(frozen=True)
+class TurnSize:
+    """Whom a turn serves."""
+
+    num_running: int
+    num_waiting: int
+    num_prompt_tokens: int
+
+
 class Simulation:
     """One arm on one machine."""
 
@@ -105,9 +114,12 @@ class Simulation:
 
     def _turn(self, running: Sequence[Job], num_waiting: int, clock_ms: float, run: Run) -> float:
         decoding = [job for job in running if job.num_prompt == 0]
+        num_prompt_tokens = sum(job.num_prompt for job in running)
         prompt_rows = self._compute_prompts(running)
         fresh = [job for job in running if job.num_prompt == 0 and job not in decoding]
-        offers, trees, draft_ms = self._trees(decoding, len(running), num_waiting)
+        offers, trees, draft_ms = self._trees(
+            decoding, TurnSize(len(running), num_waiting, num_prompt_tokens)
+        )
         num_nodes = sum(map(len, trees))
         rows = np.array([len(decoding) + num_nodes + prompt_rows])
         verify_ms = float(self._machine.cost.predict_ms(rows, len(running))[0])
@@ -149,23 +161,21 @@ class Simulation:
         return accepted
 
     def _trees(
-        self, decoding: Sequence[Job], num_running: int, num_waiting: int
+        self, decoding: Sequence[Job], size: TurnSize
     ) -> tuple[Sequence[Template | None], list[set[int]], float]:
         """Proposals, their verified nodes, and the time that drafting took."""
-        if 2 * num_running < self._running_at_skip:
+        if 2 * size.num_running < self._running_at_skip:
             self._skip_turns = 0
         self._skip_turns = max(self._skip_turns - 1, -1)
         if self._arm.policy is PolicyName.OFF or not decoding or self._skip_turns >= 0:
             return [None] * len(decoding), [set() for _ in decoding], 0.0
         offers = [self._texts.proposal(job.text) for job in decoding]
-        reply = self._builder.build(self._request(offers, num_running, num_waiting))
+        reply = self._builder.build(self._request(offers, size))
         self._skip_turns = int(reply.draft_next[0]) - 1
-        self._running_at_skip = num_running if self._skip_turns > 0 else 0
+        self._running_at_skip = size.num_running if self._skip_turns > 0 else 0
         return offers, _chosen(reply), self._machine.drafting_ms(len(decoding))
 
-    def _request(
-        self, offers: Sequence[Template], num_running: int, num_waiting: int
-    ) -> BuildRequest:
+    def _request(self, offers: Sequence[Template], size: TurnSize) -> BuildRequest:
         num, arm = len(offers), self._arm
         parents = np.concatenate([offer.parents for offer in offers])
         return BuildRequest(
@@ -176,8 +186,9 @@ class Simulation:
             policies=np.full(num, arm.policy, np.int32),
             node_budgets=np.full(num, arm.node_budget, np.int32),
             acceptances=np.full(num, Acceptance.GREEDY, np.int32),
-            num_running=np.array([num_running], np.int32),
-            num_waiting=np.array([num_waiting], np.int32),
+            num_running=np.array([size.num_running], np.int32),
+            num_waiting=np.array([size.num_waiting], np.int32),
+            num_prompt_tokens=np.array([size.num_prompt_tokens], np.int32),
             num_free_blocks=np.array([1 << 20], np.int32),
             last_counts=np.array(self._last[:3], np.int32),
             last_times_ms=np.array(self._last[3:], np.float32),

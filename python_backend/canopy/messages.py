@@ -88,6 +88,7 @@ class BuildRequest:
     acceptances: np.ndarray = _array(np.int32)  # [S] sampling.Acceptance
     num_running: np.ndarray = _array(np.int32)  # [1]
     num_waiting: np.ndarray = _array(np.int32)  # [1]
+    num_prompt_tokens: np.ndarray = _array(np.int32)  # [1] of running sequences, at most to compute
     num_free_blocks: np.ndarray = _array(np.int32)  # [1]
     # The turn before this one; no sequences = it tells nothing, as when a prompt was computed.
     last_counts: np.ndarray = _array(np.int32)  # [3] sequences, nodes drafted, nodes accepted

@@ -25,7 +25,16 @@ def one(number):
     return np.array([number], np.int32)
 
 
-def request(proposals, policies, budgets, modes=None, waiting=0, free_blocks=1000, last=None):
+def request(
+    proposals,
+    policies,
+    budgets,
+    modes=None,
+    waiting=0,
+    prompt_tokens=0,
+    free_blocks=1000,
+    last=None,
+):
     """last: sequences, drafted, accepted, verify ms, draft ms, turn ms of the turn before."""
     empty_floats = np.zeros(0, np.float32)
     parents = [np.array(parents, np.int32) for parents, _ in proposals]
@@ -40,6 +49,7 @@ def request(proposals, policies, budgets, modes=None, waiting=0, free_blocks=100
         acceptances=np.array(modes or [Acceptance.GREEDY] * len(proposals), np.int32),
         num_running=one(len(proposals)),
         num_waiting=one(waiting),
+        num_prompt_tokens=one(prompt_tokens),
         num_free_blocks=one(free_blocks),
         last_counts=np.array(last[:3], np.int32),
         last_times_ms=np.array(last[3:], np.float32),
@@ -141,6 +151,12 @@ def test_a_full_cache_and_a_queue_shrink_the_trees():
     ]
     assert sizes[0] >= sizes[1] > sizes[3] == 0
     assert sizes[0] > sizes[2]
+
+
+def test_a_prompt_in_the_same_step_makes_nodes_dear_where_it_fills_the_machine():
+    roof = Profile(cost_model=CostModel((1,), (1, 100, 200), ((10.0, 10.0, 60.0),)))
+    assert chosen(price(roof, priced(1))) == [[1, 2, 3, 4, 5]]
+    assert chosen(price(roof, priced(1), priced(1, prompt_tokens=150)))[0] != [1, 2, 3, 4, 5]
 
 
 def test_requests_wait_wherever_somebody_sees_them_wait():

@@ -97,13 +97,13 @@ class Proposer:
         if not sequences and not self._ledger.has_news:
             return TurnTrees()
         try:
-            return self._propose(sequences, len(running), num_waiting)
+            return self._propose(sequences, running, num_waiting)
         except StageFailed as error:
             self._heal(error)
             return TurnTrees()
 
     def _propose(
-        self, sequences: SequenceOf[Sequence], num_running: int, num_waiting: int
+        self, sequences: SequenceOf[Sequence], running: SequenceOf[Sequence], num_waiting: int
     ) -> TurnTrees:
         with self._metrics.timed("draft"):
             reply = self._drafter.draft(self._draft_request(sequences))
@@ -112,11 +112,11 @@ class Proposer:
             return TurnTrees()
         with self._metrics.timed("build"):
             built = self._tree_builder.build(
-                self._build_request(sequences, reply, num_running, num_waiting)
+                self._build_request(sequences, reply, running, num_waiting)
             )
         self._skip_turns = int(built.draft_next[0]) - 1
-        self._num_running_at_skip = num_running if self._skip_turns > 0 else 0
-        self._metrics.note_build(built, num_running)
+        self._num_running_at_skip = len(running) if self._skip_turns > 0 else 0
+        self._metrics.note_build(built, len(running))
         return _selected_trees(sequences, proposals, built)
 
     def _draft_request(self, sequences: SequenceOf[Sequence]) -> DraftRequest:
@@ -131,9 +131,10 @@ class Proposer:
         self,
         sequences: SequenceOf[Sequence],
         reply: DraftReply,
-        num_running: int,
+        running: SequenceOf[Sequence],
         num_waiting: int,
     ) -> BuildRequest:
+        num_prompt_tokens = sum(len(s.token_ids) for s in running if not s.is_prefilled)
         params = [s.request.params for s in sequences]
         return BuildRequest(
             num_nodes=reply.num_nodes,
@@ -143,8 +144,9 @@ class Proposer:
             policies=np.array([p.policy for p in params], np.int32),
             node_budgets=np.array([p.node_budget for p in params], np.int32),
             acceptances=np.array([p.acceptance for p in params], np.int32),
-            num_running=np.array([num_running], np.int32),
+            num_running=np.array([len(running)], np.int32),
             num_waiting=np.array([num_waiting], np.int32),
+            num_prompt_tokens=np.array([num_prompt_tokens], np.int32),
             num_free_blocks=np.array([self._metrics.free_blocks], np.int32),
             **self._meter.fields,
         )

@@ -43,6 +43,7 @@ class TurnLoad:
     num_running: int  # at least 1
     num_waiting: int
     num_free_blocks: int
+    num_prompt_rows: int = 0  # of prompts that are computed in the same step
     verifier_queue: float = 0.0  # other executions that the verifier has to do first
 
 
@@ -107,12 +108,10 @@ class Economy:
         """The best forest of this turn. Its `num_nodes` counts candidates, in their order."""
         running, survivals = load.num_running, candidates.survivals
         tokens = running + candidates.fixed_survival
-        costs_ms = self._costs_ms(running, candidates.num_fixed, len(survivals))
+        num_fixed = load.num_prompt_rows + candidates.num_fixed
+        costs_ms = self._costs_ms(running, num_fixed, len(survivals))
         prices_ms = costs_with_blocks(costs_ms, running, load.num_free_blocks)
-        if self.long_run.num_rounds:
-            goodput = self.plain_goodput(running) * self.long_run.gain
-        else:
-            goodput = best_ratio(survivals, tokens, prices_ms).goodput
+        goodput = self._goodput(candidates, running)
         queued = load.num_waiting + round(load.verifier_queue * running)
         forest = best_at(survivals, tokens, prices_ms, goodput * time_weight(running, queued))
         cost_ms = float(costs_ms[forest.num_nodes])
@@ -124,9 +123,17 @@ class Economy:
             num_expected=0 if candidates.num_unpriced else num_priced,
             expected=forest.expected_tokens - running,
         )
-        if candidates.is_priced:
+        if candidates.is_priced and not load.num_prompt_rows:
             settled = settled._after_round(forest.expected_tokens, cost_ms, running)
         return forest, settled
+
+    def _goodput(self, candidates: Candidates, running: int) -> float:
+        """Of the long run, prompts aside; before there is one, of the best forest of this turn."""
+        if self.long_run.num_rounds:
+            return self.plain_goodput(running) * self.long_run.gain
+        survivals, tokens = candidates.survivals, running + candidates.fixed_survival
+        costs_ms = self._costs_ms(running, candidates.num_fixed, len(survivals))
+        return best_ratio(survivals, tokens, costs_ms).goodput
 
     def next_draft(self, num_running: int) -> int:
         """Turns until drafting is worth its cost; 1 = the coming turn."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from canopy.config import Deployment, TreeConfig
+from canopy.config import Deployment, LimitsConfig, TreeConfig
 from canopy.messages import BuildReply, BuildRequest
 from canopy.policy import PolicySettings
 from canopy.policy.economy import Economy, MeasuredTurn, TurnLoad
@@ -28,8 +28,11 @@ class PolicyTreeBuilder:
         tree: TreeConfig,
         profile: Profile = _NOT_MEASURED,
         read_load: Callable[[], KnownLoad] = lambda: NOT_KNOWN,
+        max_prompt_rows: int = LimitsConfig.max_step_tokens,
     ) -> None:
+        """max_prompt_rows: prompt tokens that the verifier computes in one step."""
         self._tree = tree
+        self._max_prompt_rows = max_prompt_rows
         self._sibling_rates = profile.sibling_rates
         self._economy = Economy.of_profile(profile)
         self._read_load = read_load
@@ -37,7 +40,7 @@ class PolicyTreeBuilder:
     def build(self, request: BuildRequest) -> BuildReply:
         """Select nodes of every proposal. Raises ValueError for ragged fields that do not fit."""
         known = self._read_load()
-        load = _turn_load(request, known.load)
+        load = self._turn_load(request, known.load)
         economy = self._economy.observed(_measured_turn(request))
         cleared = clear(list(self._offers(request, economy.shift)), economy, load)
         self._economy = cleared.economy
@@ -63,6 +66,16 @@ class PolicyTreeBuilder:
             logs = logs if name.is_calibrated else raw
             yield offer_of(settings, Acceptance(mode).draws_children, parents, logs, entropies)
 
+    def _turn_load(self, request: BuildRequest, server: ServerLoad) -> TurnLoad:
+        """The turn knows best who runs; requests wait wherever somebody sees them wait."""
+        return TurnLoad(
+            num_running=max(_value(request.num_running), len(request.num_nodes), 1),
+            num_waiting=max(_value(request.num_waiting), server.num_waiting),
+            num_free_blocks=_value(request.num_free_blocks),
+            num_prompt_rows=min(_value(request.num_prompt_tokens), self._max_prompt_rows),
+            verifier_queue=server.verifier_queue,
+        )
+
     def _next_draft(self, request: BuildRequest, load: TurnLoad) -> int:
         """Who asks for a fixed policy is drafted for whether it pays or not."""
         if np.any(request.policies != PolicyName.PRICED):
@@ -78,16 +91,6 @@ def _global_parents(request: BuildRequest) -> np.ndarray:
     return np.where(request.parents < 0, -1, request.parents + starts)
 
 
-def _turn_load(request: BuildRequest, server: ServerLoad) -> TurnLoad:
-    """The turn knows best who runs; requests wait wherever somebody sees them wait."""
-    return TurnLoad(
-        num_running=max(_value(request.num_running), len(request.num_nodes), 1),
-        num_waiting=max(_value(request.num_waiting), server.num_waiting),
-        num_free_blocks=_value(request.num_free_blocks),
-        verifier_queue=server.verifier_queue,
-    )
-
-
 def _measured_turn(request: BuildRequest) -> MeasuredTurn:
     return MeasuredTurn(*request.last_counts.tolist(), *request.last_times_ms.tolist())
 
@@ -100,4 +103,6 @@ def make_tree_builder(
     deployment: Deployment, read_load: Callable[[], KnownLoad] = lambda: NOT_KNOWN
 ) -> PolicyTreeBuilder:
     """The build stage of a deployment."""
-    return PolicyTreeBuilder(deployment.tree, load_profile(deployment), read_load)
+    return PolicyTreeBuilder(
+        deployment.tree, load_profile(deployment), read_load, deployment.limits.max_step_tokens
+    )
