@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from wire import metrics, wait_until
+from tested_server import MAX_CONTEXT, TestedServer
 
 from canopy.config import (
     CacheConfig,
@@ -13,40 +13,7 @@ from canopy.config import (
     LimitsConfig,
     TargetConfig,
 )
-from canopy.serve.process import ServerProcess
 from canopy.serve.runtime import with_free_ports
-
-MAX_CONTEXT = 512
-
-
-class TestedServer(ServerProcess):
-    """A server whose gauges the tests read."""
-
-    __test__ = False
-    max_context = MAX_CONTEXT
-
-    @property
-    def max_running(self) -> int:
-        return self.deployment.limits.max_running
-
-    @property
-    def max_waiting(self) -> int:
-        return self.deployment.limits.max_waiting
-
-    def metrics(self) -> dict[str, float]:
-        """The custom metrics now."""
-        return metrics(self.metrics_url)
-
-    def cache_is_free(self) -> bool:
-        """Nothing runs or waits, every block is free, and free + used is the whole cache."""
-
-        def is_free() -> bool:
-            now = self.metrics()
-            free, used = now["canopy_kv_blocks_free"], now["canopy_kv_blocks_used"]
-            busy = now["canopy_running_sequences"] + now["canopy_waiting_sequences"]
-            return (free, used, busy) == (self.deployment.cache.num_blocks, 0, 0)
-
-        return wait_until(is_free, timeout_s=5)
 
 
 def _serve(deployment: Deployment, folder: Path) -> Iterator[TestedServer]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import TestedServer
 from replay import assert_same_or_tied
+from tested_server import TestedServer
 from wire import Stream, ask
 
 from canopy.config import DEFAULT_MODEL, CacheConfig, Deployment, TargetConfig
