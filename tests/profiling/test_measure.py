@@ -59,7 +59,7 @@ def test_the_drafters_nodes_are_weighed_too(measured):
     profile, phases = measured[0].profile, measured[1]
     assert set(phases) == {"step times", "drafted nodes"}
     assert profile.draft_ms > 0.0
-    assert set(profile.calibrations) == {"lookup"}
+    assert "greedy" in profile.calibrations  # at random, this model repeats itself too rarely
 
 
 def test_the_file_is_what_the_stages_read(measured, deployment, tmp_path):

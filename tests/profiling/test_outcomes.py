@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from canopy.profiling.outcomes import Outcomes
+from canopy.profiling.outcomes import Outcomes, joined
 from canopy.tree import DraftTree
 
 #      0 ── 1 (token 5) ── 3 (token 7)
@@ -37,6 +37,11 @@ def test_sibling_rates_are_shares_of_the_parents_and_fall():
     assert outcomes.sibling_rates() == pytest.approx((2 / 6, 2 / 6))  # 3 of 6 fall to no more
     certain = Outcomes(num_parents=3, num_accepted=[3])
     assert sum(certain.sibling_rates()) < 1.0
+
+
+def test_recordings_are_joined():
+    whole, parts = outcomes_of([5, 8], [6], [3]), [outcomes_of([5, 8]), outcomes_of([6], [3])]
+    assert joined(parts) == whole
 
 
 def test_a_place_that_was_never_right_keeps_a_small_rate():

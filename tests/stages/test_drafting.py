@@ -6,7 +6,9 @@ import pytest
 from canopy.config import Deployment, DrafterConfig, TreeConfig
 from canopy.errors import StageFailed
 from canopy.messages import DraftRequest
-from canopy.sampling import PolicyName, SamplingParams
+from canopy.policy.profile import Profile
+from canopy.policy.survival import Calibration
+from canopy.sampling import Acceptance, PolicyName, SamplingParams
 from canopy.stages.changes import StartedSequence, pack_started
 from canopy.stages.drafting import DrafterStage, make_drafter
 from canopy.stages.proposals import unpack_proposals
@@ -107,3 +109,26 @@ def test_without_a_source_every_sequence_brings_its_anchor_alone():
 def test_the_default_deployment_drafts_by_lookup():
     stage = make_drafter(Deployment())
     assert drafted(stage, request([1], [started(1, REPEATED)])) == [[2, 3, 4, 5, 6]]
+
+
+def test_calibrated_policies_weigh_edges_by_the_profile_of_their_law():
+    doubtful = Calibration(slope=1.0, intercept=-2.0)
+    stage = DrafterStage(
+        LookupSource(1, 4),
+        DrafterConfig(),
+        TreeConfig(),
+        Profile(calibrations={"sampled": doubtful}),
+    )
+
+    def edge(policy, temperature):
+        law = SamplingParams(
+            policy=policy,
+            node_budget=1,
+            temperature=temperature,
+            acceptance=Acceptance.COUPLED,
+        )
+        return float(stage.draft(request([1], [started(1, REPEATED, law)])).log_probs[1])
+
+    raw = edge(PolicyName.TOPN, 0.8)
+    assert edge(PolicyName.TOPN, 0.0) == edge(PolicyName.PRICED, 0.0) == raw
+    assert edge(PolicyName.PRICED, 0.8) == pytest.approx(doubtful.siblings([raw])[0])

@@ -24,7 +24,7 @@ def write(deployment, **changes):
     profile = Profile(
         fingerprint=fingerprint(deployment),
         cost_model=MEASURED,
-        calibrations={"lookup": Calibration(0.8, -0.2)},
+        calibrations={"greedy": Calibration(0.8, -0.2)},
         sibling_rates=(0.5, 0.1),
     )
     profile_path(deployment).write_text(json.dumps(profile.to_json() | changes))
@@ -58,7 +58,7 @@ def test_a_profile_of_something_else_is_noticed(deployment, caplog, key):
         {"sibling_rates": []},
         {"draft_ms": -1.0},
         {"draft_ms": "x"},
-        {"calibrations": {"lookup": {"slope": -1.0, "intercept": 0.0}}},
+        {"calibrations": {"greedy": {"slope": -1.0, "intercept": 0.0}}},
         {"fingerprint": 3},
     ],
 )

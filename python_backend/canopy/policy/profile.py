@@ -7,8 +7,7 @@ from typing import Any
 from canopy.policy.cost_model import DEFAULT_COST_MODEL, CostModel
 from canopy.policy.survival import SIBLING_RATES, Calibration
 
-# Fitted to the embedded model's answers to a few prompts of every kind.
-_CALIBRATIONS = {"lookup": Calibration(0.9, -0.4)}
+GREEDY, SAMPLED = "greedy", "sampled"  # laws that make a source more and less reliable
 
 
 @dataclass(frozen=True)
@@ -19,7 +18,7 @@ class Profile:
     cost_model: CostModel = DEFAULT_COST_MODEL
     draft_ms: float = 0.0  # of one sequence
     overhead_ms: float = 1.0  # of a turn, beside draft and verify
-    calibrations: dict[str, Calibration] = field(default_factory=lambda: dict(_CALIBRATIONS))
+    calibrations: dict[str, Calibration] = field(default_factory=dict)  # of the source, by law
     sibling_rates: tuple[float, ...] = SIBLING_RATES
 
     def __post_init__(self) -> None:
@@ -31,9 +30,9 @@ class Profile:
         if not (0.0 <= self.draft_ms < 1e6 and 0.0 <= self.overhead_ms < 1e6):
             raise ValueError("draft_ms and overhead_ms are times")
 
-    def calibration_of(self, source: str) -> Calibration:
-        """The map of a source's scores; one that was not measured is believed."""
-        return self.calibrations.get(source, Calibration())
+    def calibration_of(self, is_greedy: bool) -> Calibration:
+        """The map of the drafter's scores; one that was not measured is believed."""
+        return self.calibrations.get(GREEDY if is_greedy else SAMPLED, Calibration())
 
     def to_json(self) -> dict[str, Any]:
         """Plain values only."""
@@ -49,8 +48,8 @@ class Profile:
                 draft_ms=float(document["draft_ms"]),
                 overhead_ms=float(document["overhead_ms"]),
                 calibrations={
-                    str(source): Calibration(float(c["slope"]), float(c["intercept"]))
-                    for source, c in document["calibrations"].items()
+                    str(law): Calibration(float(c["slope"]), float(c["intercept"]))
+                    for law, c in document["calibrations"].items()
                 },
                 sibling_rates=tuple(map(float, document["sibling_rates"])),
             )

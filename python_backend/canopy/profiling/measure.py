@@ -7,6 +7,7 @@ from canopy.config import Deployment
 from canopy.models.config import ModelConfig
 from canopy.policy.cost_model import fit
 from canopy.policy.profile import Profile
+from canopy.profiling.outcomes import Outcomes, joined
 from canopy.profiling.recording import record
 from canopy.profiling.steps import StepGrid, StepTimes, measure_steps
 from canopy.serve.models import model_folder
@@ -79,13 +80,17 @@ def _with_drafter(
     on_progress: Callable[[float], None],
 ) -> Profile:
     """The profile with what the drafter costs and, where enough was seen, with what it brings."""
-    recording = record(deployment, verifier, seconds, on_progress)
-    profile = replace(profile, draft_ms=recording.draft_ms)
-    outcomes = recording.outcomes
-    if len(outcomes.accepted) < _LEAST_EDGES or not any(outcomes.accepted):
+    recordings = record(deployment, verifier, seconds, on_progress)
+    seen = {name: r.outcomes for name, r in recordings.items() if _is_enough(r.outcomes)}
+    profile = replace(profile, draft_ms=min(r.draft_ms for r in recordings.values()))
+    if not seen:
         return profile
     return replace(
         profile,
-        calibrations={deployment.drafter.source: outcomes.calibration()},
-        sibling_rates=outcomes.sibling_rates(),
+        calibrations={name: outcomes.calibration() for name, outcomes in seen.items()},
+        sibling_rates=joined(list(seen.values())).sibling_rates(),
     )
+
+
+def _is_enough(outcomes: Outcomes) -> bool:
+    return len(outcomes.accepted) >= _LEAST_EDGES and any(outcomes.accepted)

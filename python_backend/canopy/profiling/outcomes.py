@@ -4,6 +4,8 @@ The recorder stands in for the tree builder, and has whole proposals verified; i
 before the verifier, whose answers tell which nodes were accepted.
 """
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -58,6 +60,17 @@ class Outcomes:
             rates.append(min([max(rate, _LEAST_RATE), *rates]))
         excess = max(sum(rates) / _MOST_RATE, 1.0)
         return tuple(rate / excess for rate in rates)
+
+
+def joined(parts: Sequence[Outcomes]) -> Outcomes:
+    """All of several recordings."""
+    places = itertools.zip_longest(*(part.num_accepted for part in parts), fillvalue=0)
+    return Outcomes(
+        [log_prob for part in parts for log_prob in part.log_probs],
+        [is_accepted for part in parts for is_accepted in part.accepted],
+        sum(part.num_parents for part in parts),
+        [sum(counts) for counts in places],
+    )
 
 
 class OutcomeRecorder:

@@ -2,8 +2,9 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from canopy.config import Deployment
 from canopy.engine.loop import Engine, Stages
@@ -13,7 +14,7 @@ from canopy.entry.limits import engine_limits, model_limits
 from canopy.entry.parsing import ClientRequest, RequestParser
 from canopy.errors import CanopyError
 from canopy.models.config import ModelConfig
-from canopy.policy.profile import Profile
+from canopy.policy.profile import GREEDY, SAMPLED, Profile
 from canopy.profiling.outcomes import OutcomeRecorder, Outcomes
 from canopy.serve.models import model_folder
 from canopy.stages.drafting import make_drafter
@@ -33,12 +34,16 @@ _PROMPTS = (
     "Write a short story about a lighthouse keeper who finds a letter.",
     "Translate into French: Good morning, how are you? I am well, thank you.",
 )
-_LAWS = ({"temperature": 0.0}, {"temperature": 0.8, "acceptance": "coupled"})
+_MANY = 1 << 10
+LAWS: dict[str, dict[str, Any]] = {
+    GREEDY: {"temperature": 0.0},
+    SAMPLED: {"temperature": 0.8, "acceptance": "coupled", "seed": 1},
+}
 
 
 @dataclass(frozen=True)
 class Recording:
-    """What was seen, and the time that drafting for one sequence took."""
+    """What was seen under one law, and the time that drafting for one sequence took."""
 
     outcomes: Outcomes
     draft_ms: float
@@ -66,43 +71,58 @@ def record(
     verifier: Verifier,
     seconds: float,
     on_progress: Callable[[float], None] = lambda share: None,
-) -> Recording:
-    """Decode until the prompts or the time is used up. Raises InvalidDeployment."""
-    recorder, requests = OutcomeRecorder(verifier), _requests(deployment)
-    limits = replace(engine_limits(deployment), max_running=_NUM_RUNNING, max_waiting=len(requests))
-    stages = Stages(make_drafter(deployment, Profile()), recorder, recorder)
-    engine = Engine(stages, limits, lambda token_ids: "")
-    num_ended = 0
+) -> dict[str, Recording]:
+    """Decode greedily, then at random, each until the prompts or half of the time is used up.
 
-    def count() -> None:
-        nonlocal num_ended
-        num_ended += 1
+    By the law's name in LAWS. Raises InvalidDeployment.
+    """
+    drafter = make_drafter(deployment, Profile())
+    recordings: dict[str, Recording] = {}
+    for number, (name, law) in enumerate(LAWS.items()):
+        recorder = OutcomeRecorder(verifier)
+        limits = replace(engine_limits(deployment), max_running=_NUM_RUNNING, max_waiting=_MANY)
+        engine = Engine(Stages(drafter, recorder, recorder), limits, lambda token_ids: "")
+        show = _part_of(on_progress, number / len(LAWS), 1.0 / len(LAWS))
+        _decode(engine, _requests(deployment, law), seconds / len(LAWS), show)
+        metrics = engine.metrics
+        draft_ms = 1e3 * metrics.stage_seconds["draft"] / max(metrics.num_rounds, 1)
+        recordings[name] = Recording(recorder.outcomes, draft_ms)
+    return recordings
 
+
+def _part_of(
+    on_progress: Callable[[float], None], start: float, length: float
+) -> Callable[[float], None]:
+    return lambda share: on_progress(start + length * share)
+
+
+def _decode(
+    engine: Engine,
+    requests: Sequence[GenerationRequest],
+    seconds: float,
+    on_progress: Callable[[float], None],
+) -> None:
+    ended: list[bool] = []
     for request in requests:
-        engine.submit(request, _Unheard(count))
+        engine.submit(request, _Unheard(lambda: ended.append(True)))
     start = time.monotonic()
     while engine.has_work and time.monotonic() - start < seconds:
         engine.turn()
-        on_progress(max((time.monotonic() - start) / seconds, num_ended / len(requests)))
+        by_time = (time.monotonic() - start) / seconds
+        on_progress(min(max(by_time, len(ended) / len(requests)), 1.0))
     engine.stop()
     engine.run()
     engine.turn()  # tells the stages that the rest is given up
-    metrics = engine.metrics
-    draft_ms = 1e3 * metrics.stage_seconds["draft"] / max(metrics.num_rounds, 1)
-    return Recording(recorder.outcomes, draft_ms)
 
 
-def _requests(deployment: Deployment) -> list[GenerationRequest]:
-    """Each prompt once by the most probable tokens and once at random."""
+def _requests(deployment: Deployment, law: dict[str, Any]) -> list[GenerationRequest]:
     folder = model_folder(deployment.target.model)
     limits = model_limits(ModelConfig.from_folder(folder))
-    tokenizer = Tokenizer(folder)
-    parser = RequestParser(deployment, limits, tokenizer)
+    parser = RequestParser(deployment, limits, Tokenizer(folder))
     shape = {"speculation": "topn", "node_budget": _NODE_BUDGET, "max_tokens": _MAX_TOKENS}
     return [
         parser.parse(ClientRequest(messages=_chat(prompt), request_parameters=shape | law))
         for prompt in _PROMPTS
-        for law in _LAWS
     ]
 
 

@@ -9,6 +9,7 @@ from canopy.errors import StageFailed
 from canopy.messages import DraftReply, DraftRequest
 from canopy.policy import Calibration, PolicySettings
 from canopy.policy.profile import Profile
+from canopy.sampling import Acceptance
 from canopy.stages.changes import started_sequences
 from canopy.stages.profiles import load_profile
 from canopy.stages.proposals import pack_proposals
@@ -37,8 +38,7 @@ class DrafterStage:
         profile: Profile = _NOT_MEASURED,
     ) -> None:
         self._source = source
-        self._sibling_rates = profile.sibling_rates
-        self._calibration = profile.calibration_of(drafter.source)
+        self._profile = profile
         self._max_nodes = drafter.max_nodes
         self._tree = tree
         self._sequences: dict[int, DraftSequence] = {}
@@ -78,11 +78,16 @@ class DrafterStage:
         sequence = self._known(sequence_id)
         params = sequence.params
         budget = min(params.node_budget, self._max_nodes)
-        settings = PolicySettings.of_request(params.policy, budget, self._tree, self._sibling_rates)
+        settings = PolicySettings.of_request(
+            params.policy, budget, self._tree, self._profile.sibling_rates
+        )
+        is_greedy = sequence.acceptance is Acceptance.GREEDY
         return DraftTask(
             sequence,
             replace(settings, max_depth=min(settings.max_depth, max_depth)),
-            self._calibration if params.policy.is_calibrated else Calibration(),
+            self._profile.calibration_of(is_greedy)
+            if params.policy.is_calibrated
+            else Calibration(),
         )
 
     def _propose(self, tasks: Sequence[DraftTask]) -> list[Proposal]:
