@@ -23,7 +23,8 @@ import numpy as np
 SIBLING_RATES = (0.55, 0.14, 0.07, 0.04, 0.03, 0.02, 0.015, 0.01)
 
 MAX_SHIFT = 1.0  # log-odds
-_LEARNING_RATE = 0.05  # log-odds for each node by which the outcome missed
+_LEARNING_RATE = 0.05  # log-odds for a turn that brought twice and one more than foreseen
+_MAX_STEP = 0.3  # of a turn that brought more than trees are deep
 _RIDGE = 1.0  # pull of the fit towards the identity, in edges
 
 
@@ -77,13 +78,13 @@ def shifted(log_probs: np.ndarray, parents: np.ndarray, shift: float) -> np.ndar
 def corrected_shift(shift: float, num_accepted: float, expected: float) -> float:
     """The shift after a turn that accepted `num_accepted` nodes where `expected` were foreseen.
 
-    A gradient step: the sum of survivals stands for its derivative. Numbers that are none leave
-    the shift as it is.
+    A step along the miss; its weight depends on what was foreseen and not on what came, so that
+    the shift rests where the foreseen is right on average. Numbers that are none change nothing.
     """
-    if not (math.isfinite(num_accepted) and math.isfinite(expected)):
+    if not (0.0 <= num_accepted < math.inf and 0.0 <= expected < math.inf):
         return shift
-    step = _LEARNING_RATE * max(-1.0, min(1.0, num_accepted - expected))
-    return max(-MAX_SHIFT, min(MAX_SHIFT, shift + step))
+    step = _LEARNING_RATE * (num_accepted - expected) / (1.0 + expected)
+    return max(-MAX_SHIFT, min(MAX_SHIFT, shift + min(step, _MAX_STEP)))
 
 
 def fit_calibration(log_probs: np.ndarray, accepted: np.ndarray) -> Calibration:
