@@ -60,24 +60,35 @@ class CostModel:
 
     def predict_ms(self, num_tokens: np.ndarray, num_sequences: int) -> np.ndarray:
         """T of each of `num_tokens` (int [n], anchors included); float64 [n]."""
-        place = float(np.interp(num_sequences, self.sequences, range(len(self.sequences))))
-        low, share = int(place), place % 1.0
-        times = self._row_ms(low, num_tokens)
-        if share:
-            times = (1.0 - share) * times + share * self._row_ms(low + 1, num_tokens)
-        return times
+        curve, last = self._curve(num_sequences), self.tokens[-1]
+        times = curve[np.minimum(num_tokens, last)]
+        return times + self._slope_ms * np.maximum(num_tokens - last, 0)
 
-    def _row_ms(self, row: int, num_tokens: np.ndarray) -> np.ndarray:
-        grid, times = self._grid, self._table[row]
+    def predict_one_ms(self, num_tokens: int, num_sequences: int) -> float:
+        """T of one step."""
+        curve, last = self._curve(num_sequences), self.tokens[-1]
+        return float(curve[min(num_tokens, last)]) + self._slope_ms * max(num_tokens - last, 0)
+
+    def _curve(self, num_sequences: int) -> np.ndarray:
+        """T of 0, 1, ... tokens to the end of the grid; kept, as a turn asks for it often."""
+        if num_sequences not in self._curves:
+            place = float(np.interp(num_sequences, self.sequences, range(len(self.sequences))))
+            low, share = int(place), place % 1.0
+            curve = self._row_curve(low)
+            if share:
+                curve = (1.0 - share) * curve + share * self._row_curve(low + 1)
+            self._curves[num_sequences] = curve
+        return self._curves[num_sequences]
+
+    def _row_curve(self, row: int) -> np.ndarray:
+        tokens = np.arange(self.tokens[-1] + 1)
         if self.is_staircase:
-            inside = times[np.minimum(np.searchsorted(grid, num_tokens), len(grid) - 1)]
-        else:
-            inside = np.interp(num_tokens, grid, times)
-        return inside + self._slope_ms * np.maximum(num_tokens - grid[-1], 0)
+            return self._table[row][np.searchsorted(self.tokens, tokens)]
+        return np.interp(tokens, self.tokens, self._table[row])
 
     @cached_property
-    def _grid(self) -> np.ndarray:
-        return np.array(self.tokens)
+    def _curves(self) -> dict[int, np.ndarray]:
+        return {}
 
     @cached_property
     def _table(self) -> np.ndarray:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from canopy.policy.cost_model import CostCorrection, TurnTimes
+from canopy.policy.cost_model import CostCorrection, CostModel, TurnTimes
 from canopy.policy.price import (
     DraftSwitch,
     Forest,
@@ -85,12 +85,12 @@ class Economy:
         """Correct times by any turn, acceptance by one that verified just the last forest."""
         if turn.num_sequences <= 0:
             return self
-        rows = np.array([turn.num_sequences + turn.num_drafted])
+        num_rows = turn.num_sequences + turn.num_drafted
         times = TurnTimes(
             verify_ms=turn.verify_ms,
             draft_ms=turn.draft_ms,
             other_ms=turn.turn_ms - turn.verify_ms - turn.draft_ms,
-            predicted_ms=float(self._grid_ms(rows, turn.num_sequences)[0]),
+            predicted_ms=self._cost_model.predict_one_ms(num_rows, turn.num_sequences),
         )
         shift = self.shift
         if turn.num_drafted == self.num_expected > 0:
@@ -142,7 +142,7 @@ class Economy:
 
     def plain_goodput(self, num_sequences: int) -> float:
         """Tokens a millisecond without speculation."""
-        verify_ms = float(self._grid_ms(np.array([num_sequences]), num_sequences)[0])
+        verify_ms = self._cost_model.predict_one_ms(num_sequences, num_sequences)
         return num_sequences / (self.correction.ratio * verify_ms + self.correction.other_ms)
 
     def _after_round(self, tokens: float, cost_ms: float, running: int) -> "Economy":
@@ -157,7 +157,9 @@ class Economy:
     def _costs_ms(self, running: int, num_fixed: int, num_candidates: int) -> np.ndarray:
         """T of the turn with 0, 1, ... candidates, and beyond them for the slope."""
         rows = running + num_fixed + np.arange(num_candidates + 1 + _COSTS_BEYOND)
-        return self.correction.ratio * self._grid_ms(rows, running) + self.correction.beside_ms
+        verify_ms = self._cost_model.predict_ms(rows, running)
+        return self.correction.ratio * verify_ms + self.correction.beside_ms
 
-    def _grid_ms(self, num_rows: np.ndarray, num_sequences: int) -> np.ndarray:
-        return self.profile.cost_model.predict_ms(num_rows, num_sequences)
+    @property
+    def _cost_model(self) -> CostModel:
+        return self.profile.cost_model

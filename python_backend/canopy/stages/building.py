@@ -15,7 +15,7 @@ from canopy.policy.survival import shifted
 from canopy.sampling import Acceptance, PolicyName
 from canopy.stages.load import NOT_KNOWN, KnownLoad
 from canopy.stages.profiles import load_profile
-from canopy.tree.forest import offsets_of, split_ragged
+from canopy.tree.forest import offsets_of
 
 _NOT_MEASURED = Profile()
 
@@ -54,17 +54,21 @@ class PolicyTreeBuilder:
         )
 
     def _offers(self, request: BuildRequest, shift: float) -> Iterator[Offer]:
-        sizes = request.num_nodes + 1
-        calibrated = shifted(request.log_probs, _global_parents(request), shift)
-        arrays = (request.parents, request.log_probs, calibrated, request.entropies)
-        columns = (split_ragged(values, sizes) for values in arrays)
-        laws = zip(request.policies, request.node_budgets, request.acceptances, strict=True)
-        for (policy, budget, mode), own in zip(laws, zip(*columns, strict=True), strict=True):
-            name = PolicyName(policy)
-            settings = PolicySettings.of_request(name, int(budget), self._tree, self._sibling_rates)
-            parents, raw, logs, entropies = own
-            logs = logs if name.is_calibrated else raw
-            yield offer_of(settings, Acceptance(mode).draws_children, parents, logs, entropies)
+        offsets = offsets_of(request.num_nodes + 1)
+        _check_lengths(request, int(offsets[-1]))
+        calibrated = shifted(request.log_probs, _global_parents(request, offsets), shift)
+        laws = (request.policies, request.node_budgets, request.acceptances)
+        lists = (values.tolist() for values in (*laws, offsets[:-1], offsets[1:]))
+        for policy, budget, mode, start, end in zip(*lists, strict=True):
+            name, own = PolicyName(policy), slice(start, end)
+            logs = calibrated if name.is_calibrated else request.log_probs
+            yield offer_of(
+                PolicySettings.of_request(name, budget, self._tree, self._sibling_rates),
+                Acceptance(mode).draws_children,
+                request.parents[own],
+                logs[own],
+                request.entropies[own],
+            )
 
     def _turn_load(self, request: BuildRequest, server: ServerLoad) -> TurnLoad:
         """The turn knows best who runs; requests wait wherever somebody sees them wait."""
@@ -83,11 +87,15 @@ class PolicyTreeBuilder:
         return self._economy.next_draft(load.num_running)
 
 
-def _global_parents(request: BuildRequest) -> np.ndarray:
+def _check_lengths(request: BuildRequest, num_nodes: int) -> None:
+    for name in ("parents", "log_probs", "entropies"):
+        if len(getattr(request, name)) != num_nodes:
+            raise ValueError(f"{len(getattr(request, name))} {name} for {num_nodes} nodes")
+
+
+def _global_parents(request: BuildRequest, offsets: np.ndarray) -> np.ndarray:
     """Parents as indices into the whole array; negative at the anchors."""
-    starts = np.repeat(offsets_of(request.num_nodes + 1)[:-1], request.num_nodes + 1)
-    if len(starts) != len(request.parents):
-        raise ValueError(f"{len(request.parents)} parents for {len(starts)} nodes")
+    starts = np.repeat(offsets[:-1], request.num_nodes + 1)
     return np.where(request.parents < 0, -1, request.parents + starts)
 
 
