@@ -31,6 +31,7 @@ class SamplingOptions(TypedDict, total=False):
     speculation: str  # "off" or a policy's name
     node_budget: int
     acceptance: str
+    trace: bool  # every chunk tells the rounds since the last one
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Chunk:
     finish_reason: str | None  # with the last piece: "stop" or "length"
     speculation: dict[str, Any] | None  # with the last piece
     is_last: bool
+    rounds: Sequence[dict[str, Any]] = ()  # with `trace`: each round's draft tree and its fate
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,7 @@ def read_chunk(response: service_pb2.ModelInferResponse) -> Chunk:
         num_input_tokens=values.get("num_input_tokens", 0),
         finish_reason=None if reason == "None" else reason,
         speculation=None if report is None else json.loads(report),
+        rounds=json.loads(values.get("trace", "[]")),
         is_last=response.parameters["triton_final_response"].bool_param,
     )
 

@@ -41,6 +41,16 @@ def test_responses_read_back_as_they_were_written(text, count):
     assert chunk.is_last
 
 
+def test_a_trace_is_read_and_none_is_an_empty_one():
+    response = service_pb2.ModelInferResponse()
+    assert list(read_chunk(response).rounds) == []
+    response.outputs.add(name="trace", datatype="BYTES", shape=[1])
+    text = json.dumps([{"round": 1, "texts": ["ä"]}]).encode()
+    raw = serialize_byte_tensor(np.array([text], np.object_)).item()
+    response.raw_output_contents.append(raw)
+    assert read_chunk(response).rounds == [{"round": 1, "texts": ["ä"]}]
+
+
 def test_options_travel_as_json_and_unset_inputs_are_not_sent():
     request = generation_request(None, [{"role": "user", "content": "hi"}], {"top_k": 3}, "id")
     sent = dict(zip((i.name for i in request.inputs), request.raw_input_contents, strict=True))

@@ -36,9 +36,9 @@ class DirectPipeline:
         self.verifier = make_verifier(deployment)
         stages = Stages(make_drafter(deployment), make_tree_builder(deployment), self.verifier)
         self.engine = Engine(stages, engine_limits(deployment), tokenizer.decode)
-        self._parser = RequestParser(
-            deployment, model_limits(ModelConfig.from_folder(folder)), tokenizer
-        )
+        self.decode = tokenizer.decode
+        limits = model_limits(ModelConfig.from_folder(folder))
+        self.parse = RequestParser(deployment, limits, tokenizer).parse
 
     def answers(self, **parameters: object) -> list[str]:
         """The texts of all prompts, served together; then every block is free again."""
@@ -47,7 +47,7 @@ class DirectPipeline:
             given = {"seed": seed, "max_tokens": 40, "ignore_eos": True} | parameters
             sinks.append(CollectingSink())
             client = ClientRequest(prompt.encode(), stream=True, request_parameters=given)
-            self.engine.submit(self._parser.parse(client), sinks[-1])
+            self.engine.submit(self.parse(client), sinks[-1])
         while self.engine.has_work:
             self.engine.turn()
         blocks = self.verifier.blocks

@@ -46,6 +46,14 @@ def test_optional_outputs_come_only_when_asked_for(server):
     assert set().union(*answer.outputs) == {"text_output", "speculation"}
 
 
+def test_a_traced_answer_tells_the_rounds_of_every_piece(server):
+    answer = ask(server.grpc_url, "abcabcabcabc", max_tokens=24, trace=True, **GREEDY)
+    rounds = [traced for output in answer.outputs for traced in json.loads(output["trace"])]
+    assert [traced["round"] for traced in rounds] == list(range(1, answer.report["rounds"] + 1))
+    assert sum(len(r["accepted"]) for r in rounds) == answer.report["accepted_tokens"]
+    assert sum(len(r["token_ids"]) - 1 for r in rounds) == answer.report["drafted_nodes"]
+
+
 @pytest.mark.parametrize("text", ["漢字かな交じり文", "🌳👩‍👩‍👧🇩🇪", "def f(x):\n\treturn x\n"])
 def test_no_piece_breaks_a_character(server, text):
     options = {"max_tokens": 60, "temperature": 1.5, "seed": 3, "ignore_eos": True}

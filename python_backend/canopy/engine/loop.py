@@ -9,13 +9,14 @@ benchmark and in the server; only the stages behind the Protocols differ.
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from canopy.engine.ledger import StageLedger
 from canopy.engine.metrics import EngineMetrics
-from canopy.engine.output import Sink
+from canopy.engine.output import Delta, Sink
 from canopy.engine.proposing import Proposer, TurnTrees
 from canopy.engine.request import GenerationRequest, Sequence
+from canopy.engine.trace import TracedTurn
 from canopy.errors import Cancelled, CanopyError, StageFailed, Unavailable
 from canopy.messages import Finish, Status, VerifyReply, VerifyRequest
 from canopy.stages.protocol import Drafter, TreeBuilder, Verifier
@@ -175,13 +176,7 @@ class Engine:
         for index, sequence in enumerate(list(self._running)):
             status = Status(int(reply.status[index]))
             if status is Status.DECODED:
-                num_accepted = int(reply.num_accepted[index])
-                sequence.counts.num_cached_tokens = int(reply.num_cached_tokens[index])
-                sequence.counts.add_round(trees.num_nodes(sequence), num_accepted)
-                self.metrics.num_rounds += 1
-                self.metrics.num_drafted_nodes += trees.num_nodes(sequence)
-                self.metrics.num_accepted_tokens += num_accepted
-                self._emit(sequence, emitted[index].tolist(), Finish(int(reply.finish[index])))
+                self._decoded(sequence, trees, reply, index, emitted[index].tolist())
             elif status is Status.PREEMPTED:
                 self._preempt(sequence)
             elif status is Status.FAILED:
@@ -191,16 +186,38 @@ class Engine:
                 self._verifier_ledger.forget(sequence.id)
                 sequence.is_prefilled = False
 
-    def _emit(self, sequence: Sequence, token_ids: list[int], finish: Finish) -> None:
+    def _decoded(
+        self,
+        sequence: Sequence,
+        trees: TurnTrees,
+        reply: VerifyReply,
+        index: int,
+        token_ids: list[int],
+    ) -> None:
+        """A sequence's round: count it, take its tokens up, send what can be shown."""
+        num_accepted, num_before = int(reply.num_accepted[index]), sequence.num_emitted
+        sequence.counts.num_cached_tokens = int(reply.num_cached_tokens[index])
+        sequence.counts.add_round(trees.num_nodes(sequence), num_accepted)
+        self.metrics.num_rounds += 1
+        self.metrics.num_drafted_nodes += trees.num_nodes(sequence)
+        self.metrics.num_accepted_tokens += num_accepted
         sequence.is_prefilled = True
-        num_before = sequence.num_emitted
-        delta = sequence.emit(token_ids, finish)
-        self.metrics.num_emitted_tokens += sequence.num_emitted - num_before
-        if delta is None:
-            return
+        delta = sequence.emit(token_ids, Finish(int(reply.finish[index])))
+        kept = token_ids[: sequence.num_emitted - num_before]
+        self.metrics.num_emitted_tokens += len(kept)
+        if sequence.trace is not None:
+            traced = trees.traced_tree(sequence, sequence.token_ids[-len(kept) - 1])
+            turn = TracedTurn(self.metrics.measured_step_ms, len(reply.status))
+            sequence.trace.add(traced, kept, num_accepted, turn)
+        if delta is not None:
+            self._send(sequence, delta)
+
+    def _send(self, sequence: Sequence, delta: Delta) -> None:
         if delta.is_last:
             self._drop(sequence)
             self.metrics.num_finished += 1
+        if sequence.trace is not None:
+            delta = replace(delta, rounds=sequence.trace.take())
         sequence.sink.send(delta)
 
     def _preempt(self, sequence: Sequence) -> None:

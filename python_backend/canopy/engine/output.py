@@ -14,6 +14,7 @@ class Delta:
     num_tokens: int  # emitted tokens behind this piece
     finish_reason: str | None = None  # "stop" or "length"
     report: dict[str, Any] | None = None  # the speculation report, with the last piece
+    rounds: list[dict[str, Any]] | None = None  # since the last piece, when a trace is asked for
 
     @property
     def is_last(self) -> bool:

@@ -17,6 +17,7 @@ import numpy as np
 from canopy.engine.ledger import StageLedger
 from canopy.engine.metrics import EngineMetrics
 from canopy.engine.request import Sequence
+from canopy.engine.trace import TracedTree, path_survival
 from canopy.engine.turn_meter import TurnMeter
 from canopy.errors import CanopyError, StageFailed
 from canopy.messages import BuildReply, BuildRequest, DraftReply, DraftRequest
@@ -35,11 +36,16 @@ class TurnTrees:
     """The drafted trees of a turn by sequence id; every other sequence brings its anchor."""
 
     trees: dict[int, _DraftedTree] = field(default_factory=dict)
+    traced: dict[int, TracedTree] = field(default_factory=dict)  # of those that ask for a trace
 
     def num_nodes(self, sequence: Sequence) -> int:
         """Drafted nodes of a sequence this turn."""
         drafted = self.trees.get(sequence.id)
         return drafted[0].num_nodes if drafted else 0
+
+    def traced_tree(self, sequence: Sequence, anchor: int) -> TracedTree:
+        """For the trace of a sequence that stood at the token `anchor`."""
+        return self.traced.get(sequence.id) or TracedTree.of_anchor(anchor)
 
     def fields(self, sequences: SequenceOf[Sequence]) -> dict[str, Any]:
         """The tree fields of VerifyRequest, in the order of `sequences`."""
@@ -175,8 +181,19 @@ def _selected_trees(
     sequences: SequenceOf[Sequence], proposals: SequenceOf[Proposal], built: BuildReply
 ) -> TurnTrees:
     selected = split_ragged(built.selected, built.num_selected)
-    trees = {}
+    trees: dict[int, _DraftedTree] = {}
+    traced: dict[int, TracedTree] = {}
     for sequence, proposal, nodes in zip(sequences, proposals, selected, strict=True):
         rows = [proposal.rows[0], *(proposal.rows[node] for node in nodes)]
-        trees[sequence.id] = (proposal.tree.subtree(nodes), rows)
-    return TurnTrees(trees)
+        tree = proposal.tree.subtree(nodes)
+        trees[sequence.id] = (tree, rows)
+        if sequence.trace is not None:
+            traced[sequence.id] = _traced(tree, proposal, nodes, built)
+    return TurnTrees(trees, traced)
+
+
+def _traced(
+    tree: DraftTree, proposal: Proposal, nodes: np.ndarray, built: BuildReply
+) -> TracedTree:
+    survival = path_survival(proposal.log_probs[np.concatenate(([0], nodes))], tree.parents)
+    return TracedTree(tree, survival, float(built.theta[0]), float(built.predicted_ms[0]))

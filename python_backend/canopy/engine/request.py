@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from canopy.engine.output import Delta, Sink
+from canopy.engine.trace import RoundTrace
 from canopy.messages import Finish
 from canopy.sampling import PolicyName, SamplingParams
 from canopy.text.detokenizer import Detokenizer
@@ -31,6 +32,7 @@ class GenerationRequest:
     stream: bool = False
     prepend_prompt: bool = False
     timeout_s: float = 600.0
+    trace: bool = False  # tell every round's tree
 
 
 @dataclass
@@ -85,6 +87,8 @@ class Sequence:
 
     def __post_init__(self) -> None:
         self.token_ids = [int(token_id) for token_id in self.request.prompt_token_ids]
+        node_budget = self.request.params.node_budget
+        self.trace = RoundTrace(self.decode, node_budget) if self.request.trace else None
         self._detokenizer = Detokenizer(self.decode, self.token_ids[-_DETOKENIZER_CONTEXT:])
         self._stop_strings = StopStrings(self.request.stop_strings)
         self._pending_text = self.request.prompt_text if self.request.prepend_prompt else ""

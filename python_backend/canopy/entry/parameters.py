@@ -36,6 +36,7 @@ class ClientParameters:
     speculation: str | None = None
     node_budget: int | None = None
     acceptance: str | None = None
+    trace: bool = False
 
 
 def parse_parameters(given: dict[str, Any]) -> ClientParameters:
@@ -153,4 +154,5 @@ _PARSERS: dict[str, Callable[[str, Any], Any]] = {
     "speculation": _choice("off", *POLICIES),
     "node_budget": _integer(0, MAX_NODE_BUDGET, f"an integer from 0 to {MAX_NODE_BUDGET}"),
     "acceptance": _choice(*ACCEPTANCE_MODES),
+    "trace": _boolean,
 }

@@ -72,6 +72,7 @@ class RequestParser:
             stream=client.stream,
             prepend_prompt=prepends,
             timeout_s=min(timeouts),
+            trace=given.trace,
         )
 
     def _prompt(self, client: ClientRequest) -> tuple[str, list[int]]:

@@ -103,6 +103,8 @@ class TritonSink:
             tensors.append(_count("num_output_tokens", delta.num_tokens))
         if delta.report is not None:
             tensors.append(_string("speculation", json.dumps(delta.report)))
+        if delta.rounds is not None:
+            tensors.append(_string("trace", json.dumps(delta.rounds)))
         response = pb_utils.InferenceResponse(output_tensors=tensors)
         self._respond(response, is_last=delta.is_last)
 
