@@ -1,6 +1,5 @@
 """The steps whose time the benchmark `step` takes, and a decoder that takes them."""
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,9 +8,8 @@ import numpy as np
 import torch
 
 from canopy.config import TargetConfig
-from canopy.models.decoder import load_decoder
 from canopy.models.step import Segment, assemble_step
-from canopy.serve.models import model_folder
+from canopy.parallel.decoder import load_target, num_threads
 
 BLOCK_SIZE = 16
 CONTEXT_LENGTH = 256
@@ -85,9 +83,9 @@ class StepTimer:
     """A decoder as the verifier loads it; every sequence has the same context, but not shared."""
 
     def __init__(self, target: TargetConfig, cases: Sequence[Case]) -> None:
-        torch.set_num_threads(target.num_threads or len(os.sched_getaffinity(0)))
+        torch.set_num_threads(num_threads(target))
         layout = Layout.of(cases)
-        self._decoder = load_decoder(model_folder(target.model), target.dtype, target.device)
+        self._decoder = load_target(target)
         self.cache = self._decoder.new_cache(layout.num_blocks, BLOCK_SIZE)
         vocab_size = self._decoder.config.vocab_size
         self._steps = {

@@ -2,7 +2,7 @@
 
 Imports go one way, from the top floor down:
 
-    engine -> stages -> models -> cache, acceptance, policy -> tree, text, config, errors
+    engine -> stages -> parallel -> models -> cache, acceptance, policy -> tree, text, config
     triton_io -> messages -> tree
 
 `serve` and `cli` stand beside the engine: they start processes and never import a stage, but for

@@ -48,6 +48,9 @@ class TargetConfig:
     dtype: str = "int8"  # on a GPU: "bfloat16"
     device: str = "cpu"
     num_threads: int = 0  # 0: all cores
+    tensor_parallel_size: int = 1  # ranks that share the weights and the cache
+    rendezvous: str = ""  # host:port where `canopy worker`s join; "": ranks on this machine
+    worker_timeout_s: float = 60.0  # a rank that is silent for so long hangs
 
     def __post_init__(self) -> None:
         _require_choice("target.dtype", self.dtype, DTYPES)
@@ -57,6 +60,21 @@ class TargetConfig:
             'target.dtype = "int8" is for the CPU: choose "bfloat16" or "float32" on a GPU',
         )
         _require(self.num_threads >= 0, "target.num_threads must be 0 (all cores) or more")
+        self._check_ranks()
+
+    def _check_ranks(self) -> None:
+        size = self.tensor_parallel_size
+        _require(1 <= size <= 64, "target.tensor_parallel_size must be in 1..64")
+        _require(
+            size == 1 or self.dtype != "int8",
+            'target.dtype = "int8" runs on one rank: choose "bfloat16" or "float32", or '
+            "tensor_parallel_size = 1",
+        )
+        _require(
+            size > 1 or not self.rendezvous,
+            "target.rendezvous is for tensor_parallel_size = 2 or more",
+        )
+        _require(self.worker_timeout_s >= 2.0, "target.worker_timeout_s must be at least 2")
 
 
 @dataclass(frozen=True)

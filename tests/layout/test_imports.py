@@ -21,14 +21,15 @@ ALLOWED = {
     "cache": BASE,
     "models": BASE | {"cache"},
     "serve": BASE,
+    "parallel": BASE | {"cache", "models", "serve"},
     "stages": BASE
-    | {"messages", "tree", "text", "policy", "acceptance", "cache", "models", "serve"},
+    | {"messages", "tree", "text", "policy", "acceptance", "cache", "models", "parallel", "serve"},
     "triton_io": {"messages"},
     "engine": BASE | {"messages", "tree", "text", "stages"},
     "entry": BASE | {"messages", "text", "models", "serve", "stages", "engine"},
     "profiling": BASE
     | {"messages", "tree", "text", "policy", "models", "serve", "stages", "engine", "entry"},
-    "cli": BASE | {"serve", "stages", "profiling"},
+    "cli": BASE | {"parallel", "serve", "stages", "profiling"},
 }
 # Only inside the server's Python stub can these be imported.
 STUB_ONLY = {

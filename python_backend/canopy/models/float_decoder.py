@@ -1,10 +1,10 @@
 """A decoder of the Llama family in floating point: one class, its configuration decides."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 
 from canopy.cache.kv_cache import KVCache
 from canopy.models.config import ModelConfig
@@ -12,9 +12,11 @@ from canopy.models.layers import (
     MLP,
     Attention,
     DecoderLayer,
+    Embedding,
     Linear,
     RMSNorm,
     RopeTable,
+    Rows,
     StepContext,
 )
 from canopy.models.step import StepBatch
@@ -28,17 +30,19 @@ class FloatDecoder:
     def __init__(
         self,
         config: ModelConfig,
-        embedding: torch.Tensor,
+        embedding: Rows,
         layers: Sequence[DecoderLayer],
         norm: RMSNorm,
-        head: Linear,
+        head: Rows,
     ) -> None:
         self.config = config
-        self._embedding = embedding  # [V, E]
+        self.device = str(norm.weight.device)
+        self._dtype = norm.weight.dtype
+        self._embedding = embedding
         self._layers = layers
         self._norm = norm
         self._head = head
-        self._rope = RopeTable.of(config, embedding.dtype, str(embedding.device))
+        self._rope = RopeTable.of(config, self._dtype, self.device)
 
     def new_cache(self, num_blocks: int, block_size: int) -> KVCache:
         """An empty KV cache of this model's shape."""
@@ -48,8 +52,8 @@ class FloatDecoder:
             block_size,
             self.config.num_kv_heads,
             self.config.head_dim,
-            self._embedding.dtype,
-            str(self._embedding.device),
+            self._dtype,
+            self.device,
         )
 
     @torch.inference_mode()
@@ -71,10 +75,22 @@ class FloatDecoder:
             ),
             cache,
         )
-        hidden = F.embedding(batch.token_ids, self._embedding)  # [T, E]
+        hidden = self._embedding(batch.token_ids)  # [T, E]
         for layer in self._layers:
             hidden = layer(hidden, context)
         return self._head(self._norm(hidden[batch.logit_rows])).float()
+
+
+@dataclass(frozen=True)
+class Parts:
+    """How the parts that see all of a row, or all of the vocabulary, are made of their weights."""
+
+    embedding: Callable[[torch.Tensor], Rows]
+    row_parallel: Callable[[Linear], Rows]  # the last linear of attention and MLP
+    head: Callable[[Linear], Rows]
+
+
+WHOLE = Parts(Embedding, lambda linear: linear, lambda linear: linear)
 
 
 def load_float_decoder(
@@ -84,12 +100,23 @@ def load_float_decoder(
 
     Raises InvalidDeployment for what the folder lacks.
     """
-    weights = _Weights(load_weights(folder, config), getattr(torch, dtype), device)
+    return build_float_decoder(config, load_weights(folder, config), dtype, device)
+
+
+def build_float_decoder(
+    config: ModelConfig,
+    stored: dict[str, torch.Tensor],
+    dtype: str,
+    device: str,
+    parts: Parts = WHOLE,
+) -> FloatDecoder:
+    """Takes the tensors out of `stored`; those of one rank go with its `parts`."""
+    weights = _Weights(stored, getattr(torch, dtype), device)
     embedding = weights.take("model.embed_tokens.weight")
-    layers = [_layer(config, weights, index) for index in range(config.num_layers)]
+    layers = [_layer(config, weights, index, parts) for index in range(config.num_layers)]
     norm = RMSNorm(weights.take("model.norm.weight"), config.rms_norm_eps)
     head = Linear(embedding if config.tie_word_embeddings else weights.take("lm_head.weight"))
-    return FloatDecoder(config, embedding, layers, norm, head)
+    return FloatDecoder(config, parts.embedding(embedding), layers, norm, parts.head(head))
 
 
 class _Weights:
@@ -111,7 +138,7 @@ class _Weights:
         return Linear(weight, torch.cat([self.take(f"{name}.bias") for name in names]))
 
 
-def _layer(config: ModelConfig, weights: _Weights, index: int) -> DecoderLayer:
+def _layer(config: ModelConfig, weights: _Weights, index: int, parts: Parts) -> DecoderLayer:
     prefix = f"model.layers.{index}."
     attention, mlp = prefix + "self_attn.", prefix + "mlp."
 
@@ -124,14 +151,14 @@ def _layer(config: ModelConfig, weights: _Weights, index: int) -> DecoderLayer:
             layer=index,
             qkv=weights.linear(*(f"{attention}{part}_proj" for part in "qkv")),
             qk_norm=_qk_norm(config, weights, attention) if config.qk_norm else None,
-            output=weights.linear(f"{attention}o_proj"),
+            output=parts.row_parallel(weights.linear(f"{attention}o_proj")),
             num_heads=config.num_heads,
             num_kv_heads=config.num_kv_heads,
         ),
         mlp_norm=norm("post_attention_layernorm"),
         mlp=MLP(
             gate_up=weights.linear(f"{mlp}gate_proj", f"{mlp}up_proj"),
-            down=weights.linear(f"{mlp}down_proj"),
+            down=parts.row_parallel(weights.linear(f"{mlp}down_proj")),
         ),
     )
 

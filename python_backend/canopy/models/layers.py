@@ -6,6 +6,7 @@ Shapes: T rows of a step, E hidden size, H query heads, K key heads = value head
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +15,8 @@ import torch.nn.functional as F  # noqa: N812
 from canopy.cache.kv_cache import KVCache
 from canopy.models.config import Llama3Scaling, ModelConfig
 from canopy_kernels.tree_attention import PagedRows, tree_attention
+
+Rows = Callable[[torch.Tensor], torch.Tensor]  # of every row another, whose width may differ
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,17 @@ class StepContext:
     sines: torch.Tensor  # [T, 1, D]
     rows: PagedRows
     cache: KVCache
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """The row of each token."""
+
+    weight: torch.Tensor  # [V, E]
+
+    def __call__(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """int64 [T] to [T, E]."""
+        return F.embedding(token_ids, self.weight)
 
 
 @dataclass(frozen=True)
@@ -57,7 +71,7 @@ class Attention:
     layer: int
     qkv: Linear  # [(H + 2K) * D, E]: queries, keys, values
     qk_norm: RMSNorm | None  # weight [H + K, D]
-    output: Linear
+    output: Rows
     num_heads: int
     num_kv_heads: int
 
@@ -83,7 +97,7 @@ class MLP:
     """down(silu(gate(x)) * up(x))."""
 
     gate_up: Linear  # [2 * inner, E]
-    down: Linear  # [E, inner]
+    down: Rows  # [T, inner] to [T, E]
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         """[T, E] to [T, E]."""

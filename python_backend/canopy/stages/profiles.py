@@ -7,7 +7,7 @@ import os
 import platform
 from pathlib import Path
 
-from canopy.config import Deployment
+from canopy.config import Deployment, TargetConfig
 from canopy.errors import InvalidDeployment
 from canopy.policy.profile import Profile
 from canopy.serve.models import canopy_home, model_folder
@@ -54,7 +54,7 @@ def fingerprint(deployment: Deployment) -> dict[str, str]:
         "device": _device_name(target.device),
         "machine": _processor_name(),
         "cores": str(len(os.sched_getaffinity(0))),
-        "threads": str(target.num_threads),
+        "threads": _threads(target),
         "drafter": deployment.drafter.source,
     }
 
@@ -87,3 +87,8 @@ def _processor_name() -> str:
         return platform.machine()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.machine())
+
+
+def _threads(target: TargetConfig) -> str:
+    ranks = target.tensor_parallel_size
+    return f"{target.num_threads}" + (f" in each of {ranks} ranks" if ranks > 1 else "")

@@ -8,7 +8,6 @@ tokens and the cache as they were. After a commit the cache holds every known to
 
 import itertools
 import logging
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,9 +18,9 @@ from canopy.acceptance import accept
 from canopy.cache.block_manager import BlockManager
 from canopy.config import CacheConfig, Deployment
 from canopy.messages import Finish, Status, VerifyReply, VerifyRequest
-from canopy.models.decoder import Decoder, load_decoder
+from canopy.models.decoder import Decoder
 from canopy.models.step import Segment, assemble_step
-from canopy.serve.models import model_folder
+from canopy.parallel.decoder import load_target, num_threads
 from canopy.stages.changes import StartedSequence, started_sequences
 from canopy.stages.proposals import unpack_rows
 from canopy.stages.scheduling import Offer, Share, TargetSequence, schedule
@@ -35,8 +34,8 @@ logger = logging.getLogger(__name__)
 def make_verifier(deployment: Deployment) -> "TargetVerifier":
     """The verifier of a deployment, with its own threads. Raises InvalidDeployment."""
     target = deployment.target
-    torch.set_num_threads(target.num_threads or len(os.sched_getaffinity(0)))
-    decoder = load_decoder(model_folder(target.model), target.dtype, target.device)
+    torch.set_num_threads(num_threads(target))
+    decoder = load_target(target)
     return TargetVerifier(decoder, deployment.cache, deployment.limits.max_step_tokens)
 
 
