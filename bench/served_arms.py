@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from bench.prompts import Prompt
-from bench.server_metrics import Scrape, scrape
+from bench.server_metrics import scrape
 from canopy.config import Deployment
 from canopy.serve.process import ServerProcess
 from canopy.serve.runtime import with_free_ports
@@ -52,18 +52,6 @@ def served(deployment: Deployment) -> Iterator[ServerProcess]:
 def ask(client: Client, prompt: str, arm: ServedArm, max_tokens: int) -> Completion:
     """One greedy answer to its natural end, which is the same in every arm."""
     return client.chat(prompt, temperature=0.0, max_tokens=max_tokens, **arm.parameters)
-
-
-def scrape_idle(server: ServerProcess, num_finished: int, timeout_s: float = 10.0) -> Scrape:
-    """The page once so many requests are counted as finished: counters lag behind by a moment."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        page = scrape(server.metrics_url)
-        if page.total("canopy_requests_finished_total") >= num_finished:
-            return page
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"the server did not count {num_finished} requests as finished")
-        time.sleep(0.01)
 
 
 @dataclass

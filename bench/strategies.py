@@ -15,8 +15,8 @@ from bench.arguments import positive
 from bench.benchmark import Benchmark, Options, Record, Result
 from bench.progress import progress_bar
 from bench.prompts import Prompt
-from bench.served_arms import UNIFORM_NODES, ServedArm, ask, scrape_idle, served
-from bench.server_metrics import scrape
+from bench.served_arms import UNIFORM_NODES, ServedArm, ask, served
+from bench.server_metrics import scrape_idle
 from canopy.serve.process import ServerProcess
 from canopy_client import Client
 
@@ -110,7 +110,7 @@ def _answer(
     arm: ServedArm,
     max_tokens: int,
 ) -> Group:
-    before = scrape(server.metrics_url)
+    before = scrape_idle(server.metrics_url, 1)
     num_finished = int(before.total("canopy_requests_finished_total")) + len(prompts)
     group = Group()
     for prompt in prompts:
@@ -121,7 +121,7 @@ def _answer(
         group.num_rounds += answer.speculation["rounds"]
         group.num_drafted += answer.speculation["drafted_nodes"]
         group.num_accepted += answer.speculation["accepted_tokens"]
-    after = scrape_idle(server, num_finished)
+    after = scrape_idle(server.metrics_url, num_finished)
     num_turns = after.total("canopy_turns_total") - before.total("canopy_turns_total")
     for stage in ("verify", "build"):
         seconds = [p.total("canopy_stage_seconds_total", stage=stage) for p in (before, after)]

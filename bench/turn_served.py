@@ -10,7 +10,6 @@ dropped. What the server counts as compute includes the crossing into the model'
 """
 
 import json
-import time
 import urllib.request
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +21,7 @@ from tempfile import TemporaryDirectory
 from bench.benchmark import Record, Result
 from bench.progress import progress_bar
 from bench.prompts import Prompt
-from bench.server_metrics import Scrape, scrape
+from bench.server_metrics import Scrape, scrape_idle
 from bench.turn_plan import Plan, turn_texts
 from canopy.config import Deployment
 from canopy.engine.metrics import STAGES
@@ -32,7 +31,6 @@ from canopy.serve.runtime import with_free_ports
 # The plain models behind the stages of a turn.
 _MODELS = {"draft": "draft", "build": "tree_builder", "verify": "verifier"}
 _STYLES = {"streamed": True, "whole": False}
-_SETTLE_S = 0.05
 _TIMEOUT_S = 600.0
 
 
@@ -90,9 +88,10 @@ def _interleaved_runs(
     runs: Runs = {style: [] for style in _STYLES}
     for _ in range(plan.num_repeats + 1):
         for style, is_streamed in _STYLES.items():
-            before = scrape(server.metrics_url)
+            before = scrape_idle(server.metrics_url, 1)  # the one that asked whether it is up
+            num_finished = int(before.total("canopy_requests_finished_total")) + len(texts)
             _answer_all(server, [_body(text, is_streamed, plan.max_tokens) for text in texts])
-            runs[style].append(Run(before, _scrape_after(server, before, len(texts))))
+            runs[style].append(Run(before, scrape_idle(server.metrics_url, num_finished)))
             advance()
     return {style: repeats[1:] for style, repeats in runs.items()}
 
@@ -119,18 +118,6 @@ def _answer_all(server: ServerProcess, bodies: Sequence[bytes]) -> None:
 
     with ThreadPoolExecutor(len(bodies)) as pool:
         list(pool.map(answer, bodies))
-
-
-def _scrape_after(server: ServerProcess, before: Scrape, num_requests: int) -> Scrape:
-    """The counters are published when the engine has fallen idle, just after the last answer."""
-    name = "canopy_requests_finished_total"
-    deadline = time.monotonic() + _TIMEOUT_S
-    while time.monotonic() < deadline:
-        time.sleep(_SETTLE_S)
-        after = scrape(server.metrics_url)
-        if after.total(name) - before.total(name) == num_requests:
-            return after
-    raise TimeoutError(f"the server did not count {num_requests} requests as finished")
 
 
 def _medians(runs: Sequence[Run]) -> dict[str, float]:
