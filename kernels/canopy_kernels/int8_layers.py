@@ -61,6 +61,8 @@ class Step(NamedTuple):
     layout: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]
     logit_rows: np.ndarray  # int64 [n]
     cache: Int8KeyValues  # of all layers; the rows' slots are written
+    tap_layers: np.ndarray  # int64 [n] before which layers hidden states are kept
+    taps: np.ndarray  # float32 [T, n, E]; overwritten
 
 
 class Buffers(NamedTuple):
@@ -125,6 +127,7 @@ def _buffers(weights: Weights, shape: Shape, step: Step) -> Buffers:
 def _decode_share(weights, shape, step, buffers, place):  # type: ignore[no-untyped-def]
     for layer in range(len(weights.attention_norm)):
         _norm_rows(step.hidden, weights.attention_norm[layer], shape.norm_eps, buffers, place)
+        _keep_taps(step, layer, place)
         meet(place)
         _apply(buffers.q_hidden, weights.qkv, layer, buffers.qkv, buffers.row_scales, place)
         meet(place)
@@ -179,6 +182,16 @@ def _norm_rows(hidden, weight, eps, buffers, place):  # type: ignore[no-untyped-
         add(hidden[row], buffers.change[row, :size])
         rms_norm(hidden[row], weight, eps, normed)
         buffers.row_scales[row] = quantise(normed, buffers.levels[0], buffers.q_hidden[row])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _keep_taps(step, layer, place):  # type: ignore[no-untyped-def]
+    """Copy hidden states of the rows that this worker has just brought up to date."""
+    first, end = share(place, len(step.hidden))
+    for tap in range(len(step.tap_layers)):
+        if step.tap_layers[tap] == layer:
+            for row in range(first, end):
+                step.taps[row, tap] = step.hidden[row]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

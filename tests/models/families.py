@@ -86,3 +86,12 @@ def oracle_logits(model: torch.nn.Module, token_ids: list[int]) -> torch.Tensor:
     """float32 [n, V] of one sequence, computed at once."""
     with torch.inference_mode():
         return model(input_ids=torch.tensor([token_ids]), use_cache=False).logits[0].float()
+
+
+def oracle_states(model: torch.nn.Module, token_ids: list[int]) -> torch.Tensor:
+    """float32 [n, layers + 1, E]: hidden states after 0, 1, ... layers; the last one is normed."""
+    with torch.inference_mode():
+        outputs = model(
+            input_ids=torch.tensor([token_ids]), use_cache=False, output_hidden_states=True
+        )
+    return torch.stack([states[0].float() for states in outputs.hidden_states], dim=1)

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from families import FAMILIES, oracle_logits, write_family
+from families import FAMILIES, oracle_logits, oracle_states, write_family
 
 from canopy.cache.kv_cache import KVCache
 from canopy.models.decoder import Decoder, load_decoder
-from canopy.models.step import Segment, assemble_step
+from canopy.models.step import HiddenTaps, Segment, assemble_step
 
 BLOCK_SIZE = 4
 NUM_BLOCKS = 64
@@ -136,6 +136,14 @@ def test_only_the_wanted_rows_get_logits(smol):
     logits = step(decoder, new_cache(decoder), wanted)
     assert (logits - oracle_logits(model, TOKENS[:20])[[4, 19]]).abs().max() < TOLERANCE
     assert step(decoder, new_cache(decoder), silent).shape == (0, 97)
+
+
+def test_tapped_states_are_those_of_transformers(pair):
+    decoder, model = pair
+    batch = assemble_step([segment(0, shuffled_table(), TOKENS)], BLOCK_SIZE, "cpu")
+    taps = HiddenTaps.of((0, 1), batch, decoder.config.hidden_size)
+    decoder.forward(batch, new_cache(decoder), taps)
+    assert (taps.states - oracle_states(model, TOKENS)[:, :2]).abs().max() < TOLERANCE
 
 
 def test_bfloat16_is_as_near_to_float32_as_transformers_is(smol):

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from families import FAMILIES, oracle_logits, write_family
+from families import FAMILIES, oracle_logits, oracle_states, write_family
 
 from canopy.cache.int8_kv_cache import Int8KVCache
 from canopy.errors import InvalidDeployment
@@ -14,7 +14,7 @@ from canopy.models.config import ModelConfig
 from canopy.models.decoder import load_decoder
 from canopy.models.int8_decoder import Int8Decoder
 from canopy.models.int8_weights import load_int8_weights
-from canopy.models.step import Segment, assemble_step
+from canopy.models.step import HiddenTaps, Segment, assemble_step
 
 BLOCK_SIZE = 16
 NUM_BLOCKS = 16
@@ -140,6 +140,35 @@ def test_only_the_wanted_rows_get_logits(decoder):
     silent = Segment(0, shuffled_table(1), np.array(TOKENS[:20]), chain, np.array([], int))
     assert torch.equal(step(decoder, new_cache(decoder), wanted), everything[[4, 19]])
     assert step(decoder, new_cache(decoder), silent).shape == (0, 97)
+
+
+def test_tapped_states_are_the_same_bits_in_any_chunk_and_leave_the_logits_alone(decoder):
+    layers = (0, 1)
+
+    def tapped(chunk: int) -> tuple[torch.Tensor, torch.Tensor]:
+        cache, states, logits = new_cache(decoder), [], []
+        for start in range(0, len(TOKENS), chunk):
+            part = segment(start, shuffled_table(), TOKENS[start : start + chunk])
+            batch = assemble_step([part], BLOCK_SIZE, "cpu")
+            taps = HiddenTaps.of(layers, batch, decoder.config.hidden_size)
+            logits.append(decoder.forward(batch, cache, taps))
+            states.append(taps.states)
+        return torch.cat(states), torch.cat(logits)
+
+    states, logits = tapped(50)
+    assert torch.equal(logits, chunked(decoder, TOKENS, 50))
+    assert torch.equal(tapped(7)[0], states)
+
+
+def test_tapped_states_are_near_those_of_transformers(family):
+    folder, model = family
+    decoder = load(folder, num_threads=2)
+    batch = assemble_step([segment(0, shuffled_table(), TOKENS)], BLOCK_SIZE, "cpu")
+    taps = HiddenTaps.of((0, 1), batch, decoder.config.hidden_size)
+    decoder.forward(batch, new_cache(decoder), taps)
+    expected = oracle_states(model, TOKENS)[:, :2]
+    assert torch.allclose(taps.states[:, 0], expected[:, 0])
+    assert (taps.states - expected).norm() < 0.05 * expected.norm()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from canopy.models.config import ModelConfig
 from canopy.models.float_decoder import load_float_decoder
 from canopy.models.int8_decoder import Int8Decoder
 from canopy.models.int8_weights import load_int8_weights
-from canopy.models.step import StepBatch
+from canopy.models.step import HiddenTaps, StepBatch
 
 
 class Cache(Protocol):
@@ -38,10 +38,10 @@ class Decoder(Protocol):
         """An empty KV cache of this model's shape. Raises InvalidDeployment."""
         ...
 
-    def forward(self, batch: StepBatch, cache: Any) -> torch.Tensor:
+    def forward(self, batch: StepBatch, cache: Any, taps: HiddenTaps | None = None) -> torch.Tensor:
         """Compute every row, writing its keys and values to its slot of one of its own caches.
 
-        Returns the logits of `batch.logit_rows`: float32 [L, V].
+        Fills `taps`, where given. Returns the logits of `batch.logit_rows`: float32 [L, V].
         """
         ...
 

@@ -19,7 +19,7 @@ from canopy.models.layers import (
     Rows,
     StepContext,
 )
-from canopy.models.step import StepBatch
+from canopy.models.step import HiddenTaps, StepBatch
 from canopy.models.weights import load_weights
 from canopy_kernels.tree_attention import PagedRows
 
@@ -57,10 +57,12 @@ class FloatDecoder:
         )
 
     @torch.inference_mode()
-    def forward(self, batch: StepBatch, cache: KVCache) -> torch.Tensor:
+    def forward(
+        self, batch: StepBatch, cache: KVCache, taps: HiddenTaps | None = None
+    ) -> torch.Tensor:
         """Compute every row, writing its keys and values to its slot.
 
-        Returns the logits of `batch.logit_rows`: float32 [L, V].
+        Fills `taps`, where given. Returns the logits of `batch.logit_rows`: float32 [L, V].
         """
         context = StepContext(
             self._rope.cosines[batch.positions].unsqueeze(1),
@@ -76,7 +78,9 @@ class FloatDecoder:
             cache,
         )
         hidden = self._embedding(batch.token_ids)  # [T, E]
-        for layer in self._layers:
+        for index, layer in enumerate(self._layers):
+            if taps and index in taps.layers:
+                taps.states[:, taps.layers.index(index)] = hidden
             hidden = layer(hidden, context)
         return self._head(self._norm(hidden[batch.logit_rows])).float()
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812
 from canopy.cache.int8_kv_cache import Int8KVCache
 from canopy.models.config import ModelConfig
 from canopy.models.layers import RopeTable
-from canopy.models.step import Segment, StepBatch, assemble_step
+from canopy.models.step import HiddenTaps, Segment, StepBatch, assemble_step
 from canopy_kernels.int8_cache import GROUP
 from canopy_kernels.int8_layers import Shape, Step, Weights, decode_step
 from canopy_kernels.tree_attention import PagedRows
@@ -52,10 +52,12 @@ class Int8Decoder:
         )
 
     @torch.inference_mode()
-    def forward(self, batch: StepBatch, cache: Int8KVCache) -> torch.Tensor:
+    def forward(
+        self, batch: StepBatch, cache: Int8KVCache, taps: HiddenTaps | None = None
+    ) -> torch.Tensor:
         """Compute every row, writing its keys and values to its slot.
 
-        Returns the logits of `batch.logit_rows`: float32 [L, V].
+        Fills `taps`, where given. Returns the logits of `batch.logit_rows`: float32 [L, V].
         """
         rows = PagedRows(
             batch.slots,
@@ -66,6 +68,7 @@ class Int8Decoder:
             cache.block_size,
         )
         positions = batch.positions.numpy()
+        taps = taps or HiddenTaps.of((), batch, self.config.hidden_size)
         step = Step(
             F.embedding(batch.token_ids, self._embedding).float().numpy(),
             self._cosines[positions],
@@ -73,6 +76,8 @@ class Int8Decoder:
             rows.arrays,
             batch.logit_rows.numpy(),
             cache.arrays,
+            np.array(taps.layers, np.int64),
+            taps.states.numpy(),
         )
         logits = decode_step(self._weights, self._shape, step, self._team)
         return torch.from_numpy(logits)[:, : self.config.vocab_size]

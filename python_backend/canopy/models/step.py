@@ -28,6 +28,25 @@ class StepBatch:
 
 
 @dataclass(frozen=True)
+class HiddenTaps:
+    """Where a forward leaves hidden states of all its rows.
+
+    A tap is a number of layers done, 0 (the embedding) to one less than the model has; the state
+    is what the next layer reads, before its norm.
+    """
+
+    layers: tuple[int, ...]  # ascending
+    states: torch.Tensor  # float32 [T, number of taps, E], on the model's device; overwritten
+
+    @staticmethod
+    def of(layers: Sequence[int], batch: StepBatch, hidden_size: int) -> "HiddenTaps":
+        """Room for the states of one step."""
+        shape = len(batch.token_ids), len(layers), hidden_size
+        states = torch.empty(shape, dtype=torch.float32, device=batch.token_ids.device)
+        return HiddenTaps(tuple(layers), states)
+
+
+@dataclass(frozen=True)
 class Segment:
     """The rows of one sequence in a step."""
 

@@ -10,7 +10,7 @@ from canopy.config import TargetConfig
 from canopy.models.config import ModelConfig
 from canopy.models.decoder import Decoder, load_decoder
 from canopy.models.float_decoder import FloatDecoder, build_float_decoder
-from canopy.models.step import StepBatch
+from canopy.models.step import HiddenTaps, StepBatch
 from canopy.models.weights import load_weights
 from canopy.parallel.commands import Operation, arrays_of
 from canopy.parallel.layers import parts_of
@@ -68,12 +68,14 @@ class ShardedDecoder:
         self._cache = ShardedCache(local, self.team)
         return self._cache
 
-    def forward(self, batch: StepBatch, cache: ShardedCache) -> torch.Tensor:
+    def forward(
+        self, batch: StepBatch, cache: ShardedCache, taps: HiddenTaps | None = None
+    ) -> torch.Tensor:
         """As `FloatDecoder.forward`: float32 [L, V]. Raises StageFailed when a rank is lost."""
         if cache is not self._cache:
             raise ValueError("another cache has taken this one's place")
         return self.team.run(
-            Operation.STEP, arrays_of(batch), lambda: self._local.forward(batch, cache.local)
+            Operation.STEP, arrays_of(batch), lambda: self._local.forward(batch, cache.local, taps)
         )
 
 

@@ -49,7 +49,7 @@ def fingerprint(deployment: Deployment) -> dict[str, str]:
     """What a profile depends on; measured times of one never serve another."""
     target = deployment.target
     return {
-        "model": _model_digest(target.model),
+        "model": model_digest(target.model),
         "dtype": target.dtype,
         "device": _device_name(target.device),
         "machine": _processor_name(),
@@ -59,7 +59,7 @@ def fingerprint(deployment: Deployment) -> dict[str, str]:
     }
 
 
-def _model_digest(model: str) -> str:
+def model_digest(model: str) -> str:
     """Of the configuration and the sizes of the weights: no weight is read."""
     try:
         folder = model_folder(model)

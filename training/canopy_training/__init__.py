@@ -1,0 +1,6 @@
+"""Training tools: everything that learns from the target's own answers.
+
+    corpus     the target answers prompts; answers, hidden states and log-probs are kept
+
+It stands above the server's packages and is imported by none of them.
+"""
