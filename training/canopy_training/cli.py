@@ -11,6 +11,7 @@ import typer
 
 from canopy.config import Deployment, TargetConfig, load_deployment
 from canopy.errors import CanopyError
+from canopy_training.drafter_cli import drafter, export
 
 app = typer.Typer(
     name="canopy-train",
@@ -61,6 +62,10 @@ def corpus(
             make_corpus(plan, target, out, advance)
     except InvalidCorpus as error:
         raise typer.BadParameter(str(error)) from error
+
+
+app.command()(drafter)
+app.command()(export)
 
 
 def _target(config: Path | None, threads: int) -> TargetConfig:

@@ -1,0 +1,87 @@
+"""Next-token laws below an anchor, from one pass of a block drafter.
+
+    conditional(. | parent, depth) = softmax(U_depth + W2 W1[parent])
+
+The Markov head is computed for the best candidates of U alone; the rest keeps its share of U as a
+tail that no child comes from, so that a node's children never sum above 1.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+LN2 = float(np.log(2.0))
+
+
+@dataclass(frozen=True)
+class MarkovHead:
+    """The low-rank transition scores of a drafter, and its draft vocabulary."""
+
+    codes: np.ndarray  # float32 [target vocabulary, rank], W1 by parent
+    out: np.ndarray  # float32 [V, rank], W2
+    draft_ids: np.ndarray  # int32 [V]
+    is_on: bool = True  # off: marginals, whatever the parent
+
+
+@dataclass(frozen=True)
+class _Candidates:
+    """The best of one row of U."""
+
+    token_ids: np.ndarray  # int32 [n]
+    logits: np.ndarray  # float32 [n]
+    out: np.ndarray  # float32 [n, rank]
+    tail: float  # log of the summed weight of all others; -inf where there are none
+
+
+class BlockConditionals:
+    """The laws of one sequence in one turn; rows of U are looked through when they are needed."""
+
+    def __init__(self, logits: np.ndarray, head: MarkovHead, num_candidates: int) -> None:
+        """logits: float32 [block, V]."""
+        self._logits = logits
+        self._head = head
+        self._num_candidates = min(num_candidates, logits.shape[1])
+        self._candidates: dict[int, _Candidates] = {}
+
+    @property
+    def num_rows(self) -> int:
+        """Depths that the block covers."""
+        return len(self._logits)
+
+    def at(self, depth: int, parent_id: int) -> tuple[np.ndarray, np.ndarray, float]:
+        """Next tokens below `parent_id`, which lies `depth` below the anchor; best first.
+
+        int32 [n] token ids, float32 [n] log-probs, the entropy in bits (the tail as one token).
+        """
+        best = self._best(depth)
+        scores = best.logits
+        if self._head.is_on:
+            scores = scores + best.out @ self._head.codes[parent_id]
+        top = float(scores.max())
+        weights = np.exp(scores - top)
+        total = float(weights.sum()) + np.exp(min(best.tail - top, 80.0))
+        log_probs = scores - np.float32(top + np.log(total))
+        order = np.argsort(-log_probs, kind="stable")
+        return best.token_ids[order], np.minimum(log_probs[order], 0.0), _entropy(log_probs)
+
+    def _best(self, depth: int) -> _Candidates:
+        if depth not in self._candidates:
+            self._candidates[depth] = self._look_through(self._logits[depth])
+        return self._candidates[depth]
+
+    def _look_through(self, logits: np.ndarray) -> _Candidates:
+        split = len(logits) - self._num_candidates
+        order = np.argpartition(logits, split) if split else np.arange(len(logits))
+        chosen, rest = order[split:], logits[order[:split]]
+        tail = -np.inf
+        if split:
+            top = float(rest.max())
+            tail = top + float(np.log(np.exp(rest - top).sum()))
+        head = self._head
+        return _Candidates(head.draft_ids[chosen], logits[chosen], head.out[chosen], tail)
+
+
+def _entropy(log_probs: np.ndarray) -> float:
+    probs = np.exp(log_probs)
+    rest = max(1.0 - float(probs.sum()), 1e-9)
+    return (-float(probs @ log_probs) - rest * np.log(rest)) / LN2

@@ -1,0 +1,88 @@
+"""The exported graphs compute what the network computes."""
+
+import numpy as np
+import pytest
+import torch
+from training.drafter_corpus import make_drafter
+
+from canopy.errors import InvalidDeployment
+from canopy.models.block_drafter_files import save_drafter
+from canopy.models.block_runner import (
+    BlockInputs,
+    OnnxBlockRunner,
+    TorchBlockRunner,
+    load_runner,
+)
+from canopy_training.drafter_export import export_drafter
+
+BATCHES = [(1, 1), (1, 40), (3, 17)]
+
+
+@pytest.fixture(scope="module")
+def drafter(tiny_folder):
+    drafter = make_drafter(tiny_folder)
+    with torch.no_grad():
+        drafter.inject.weight.normal_(std=0.1)
+    return drafter.eval()
+
+
+@pytest.fixture(scope="module")
+def exported(drafter, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("drafter")
+    for name, is_int8 in (("float", False), ("int8", True)):
+        save_drafter(drafter, folder / name)
+        export_drafter(drafter, folder / name, is_int8)
+    return folder
+
+
+def inputs_of(runner, config, batch, length, seed=0) -> BlockInputs:
+    generator = np.random.default_rng(seed)
+    features = generator.normal(size=(batch * length, config.feature_size)).astype(np.float16)
+    positions = np.tile(np.arange(length), batch)
+    vectors, key_values = runner.encode(features, positions)
+    lengths = generator.integers(1, length + 1, batch)
+    return BlockInputs(
+        generator.normal(size=(batch, config.hidden_size)).astype(np.float32),
+        vectors.reshape(batch, length, -1)[np.arange(batch), lengths - 1],
+        lengths,
+        key_values.reshape(batch, length, *key_values.shape[1:]),
+        lengths,
+    )
+
+
+@pytest.mark.parametrize(("batch", "length"), BATCHES)
+def test_the_float_graphs_equal_the_network_within_1e_4(drafter, exported, batch, length):
+    network, graphs = TorchBlockRunner(drafter, "cpu"), OnnxBlockRunner(exported / "float", 1)
+    inputs = inputs_of(network, drafter.config, batch, length)
+    other = inputs_of(graphs, drafter.config, batch, length)
+    for ours, theirs in zip(inputs, other, strict=True):
+        np.testing.assert_allclose(theirs, ours, rtol=1e-4, atol=1e-4)
+    logits = network.propose(inputs)
+    assert logits.shape == (batch, drafter.config.block_size, drafter.config.draft_vocab_size)
+    np.testing.assert_allclose(graphs.propose(inputs), logits, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("batch", "length"), BATCHES)
+def test_int8_weights_change_logits_by_less_than_a_tenth(drafter, exported, batch, length):
+    network, graphs = TorchBlockRunner(drafter, "cpu"), OnnxBlockRunner(exported / "int8", 1)
+    logits = network.propose(inputs_of(network, drafter.config, batch, length))
+    found = graphs.propose(inputs_of(graphs, drafter.config, batch, length))
+    assert np.sqrt(np.mean((found - logits) ** 2)) < 0.1 * logits.std()
+
+
+def test_padding_and_company_do_not_matter(drafter, exported):
+    graphs = OnnxBlockRunner(exported / "float", 1)
+    inputs = inputs_of(graphs, drafter.config, 3, 17)
+    together = graphs.propose(inputs)
+    for index, length in enumerate(inputs.lengths):
+        alone = BlockInputs(*(part[index : index + 1] for part in inputs))
+        alone = alone._replace(key_values=alone.key_values[:, :length])
+        np.testing.assert_allclose(graphs.propose(alone)[0], together[index], rtol=1e-4, atol=1e-4)
+
+
+def test_exported_graphs_are_taken_and_damaged_ones_refused(exported, tiny_folder):
+    folder = exported / "float"
+    assert isinstance(load_runner(folder, tiny_folder, "cpu", 1), OnnxBlockRunner)
+    (folder / "block.onnx").write_bytes(b"nothing")
+    with pytest.raises(InvalidDeployment, match=r"block\.onnx"):
+        load_runner(folder, tiny_folder, "cpu", 1)

@@ -1,0 +1,101 @@
+"""The commands of `canopy-train` about the block drafter."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from canopy_training.drafter_training import Progress
+
+Target = Annotated[str, typer.Option(help="Name or folder of the target.")]
+Threads = Annotated[int, typer.Option(min=1)]
+
+
+def drafter(
+    corpus: Annotated[Path, typer.Option(exists=True, help="What `canopy-train corpus` made.")],
+    out: Annotated[Path, typer.Option(help="Folder; one with a checkpoint is gone on with.")],
+    model: Target = "smollm2-135m-instruct",
+    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    steps: Annotated[int, typer.Option(min=1)] = 4000,
+    minutes: Annotated[float, typer.Option(help="0: until the steps are done.")] = 0.0,
+    layers: Annotated[int, typer.Option(min=1, max=4)] = 2,
+    vocabulary: Annotated[int, typer.Option(min=1, help="Draft vocabulary.")] = 16384,
+    sequences: Annotated[int, typer.Option(min=1, help="Of a step.")] = 8,
+    learning_rate: float = 5e-4,
+    seed: int = 0,
+    threads: Threads = 1,
+) -> None:
+    """Train a block drafter on a corpus of its target's answers.
+
+    Stop it at any time: the next run goes on from the last checkpoint.
+
+    Example: canopy-train drafter --corpus corpus --out drafter --minutes 30
+    """
+    import torch
+
+    from canopy.serve.models import model_folder
+    from canopy_training.corpus import Corpus
+    from canopy_training.drafter_making import DrafterPlan, train_drafter
+    from canopy_training.drafter_training import TrainingSettings
+
+    torch.set_num_threads(threads)
+    settings = TrainingSettings(
+        steps=steps,
+        minutes=minutes or math.inf,
+        sequences=sequences,
+        learning_rate=learning_rate,
+        seed=seed,
+    )
+    plan = DrafterPlan(layers, vocabulary)
+    with _bar(steps) as on_step:
+        progress = train_drafter(
+            Corpus(corpus), model_folder(model), out, plan, settings, device, on_step
+        )
+    last = progress.history[-1] if progress.history else {}
+    typer.echo(f"{progress.step} steps, {progress.seconds:.0f} s: {last}")
+
+
+@contextmanager
+def _bar(total: int) -> "Iterator[Callable[[Progress, float], None]]":
+    """Shows steps, the loss of a step, and the last evaluation."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("steps"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("loss {task.fields[loss]:.3f}, tree of 16 {task.fields[tau]:.3f}"),
+        TimeElapsedColumn(),
+    )
+    with Bar(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("steps", total=total, loss=math.nan, tau=math.nan)
+
+        def on_step(progress: "Progress", loss: float) -> None:
+            tau = progress.history[-1]["tree16_tau"] if progress.history else math.nan
+            bar.update(task, completed=progress.step, loss=loss, tau=tau)
+
+        yield on_step
+
+
+def export(
+    drafter: Annotated[Path, typer.Option(exists=True, help="What `canopy-train drafter` made.")],
+    out: Annotated[Path | None, typer.Option(help="Folder; the drafter's own by default.")] = None,
+    model: Target = "smollm2-135m-instruct",
+    int8: Annotated[bool, typer.Option(help="Matrix products in int8.")] = True,
+) -> None:
+    """Write a drafter as ONNX graphs, which the draft stage runs on the CPU.
+
+    Example: canopy-train export --drafter drafter
+    """
+    from canopy.models.block_drafter_files import load_drafter
+    from canopy.serve.models import model_folder
+    from canopy_training.drafter_export import export_drafter
+
+    export_drafter(load_drafter(drafter, model_folder(model)), out or drafter, int8)
+    typer.echo(f"exported to {out or drafter}")
