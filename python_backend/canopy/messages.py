@@ -1,8 +1,13 @@
-"""What the stages say to each other: one dataclass per message, field name = tensor name.
+"""What the stages say to each other: one dataclass per message.
 
 Every field is one flat array; ragged fields stand beside the field that holds their lengths.
 S sequences, F finished, N started; "nodes" = sum(num_nodes + 1), the anchors included
-(canopy.tree.forest). This is the only list: triton_io and the tests of config.pbtxt read it.
+(canopy.tree.forest). This is the only list: `pack` and `unpack` follow it.
+
+A message crosses a process border as ONE tensor of bytes, since the server charges for every
+tensor (about 40 us there and back):
+
+    int64 element count of each field | field | field | ...      each begins at a multiple of 8
 
 Node numbers are local to a sequence, the anchor being 0. A proposal row is the drafter's sparse,
 renormalised next-token distribution at a node: the distribution its children were drawn from.
@@ -11,9 +16,11 @@ An empty row means that the children of the node are deterministic (point masses
 
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+
+M = TypeVar("M")
 
 
 def _array(dtype: type) -> Any:
@@ -157,5 +164,39 @@ class VerifyReply:
 
 
 def array_fields(message: Any) -> dict[str, np.dtype]:
-    """Tensor names and dtypes of a message (class or instance), in order."""
+    """Field names and dtypes of a message (class or instance), in order."""
     return {f.name: f.metadata["dtype"] for f in fields(message)}
+
+
+def pack(message: Any) -> np.ndarray:
+    """The bytes [size] of a message."""
+    arrays = [
+        np.ascontiguousarray(getattr(message, name), dtype)
+        for name, dtype in array_fields(message).items()
+    ]
+    arrays.insert(0, np.array([len(array) for array in arrays], np.int64))
+    packed = np.zeros(sum(_aligned(array.nbytes) for array in arrays), np.uint8)
+    offset = 0
+    for array in arrays:
+        packed[offset : offset + array.nbytes] = array.view(np.uint8)
+        offset += _aligned(array.nbytes)
+    return packed
+
+
+def unpack(kind: type[M], packed: np.ndarray) -> M:
+    """The message in bytes [size]; its arrays are views. Raises ValueError when it is another."""
+    dtypes = array_fields(kind)
+    offset = 8 * len(dtypes)
+    counts = packed[:offset].view(np.int64).tolist()
+    sizes = [n * dtype.itemsize for n, dtype in zip(counts, dtypes.values(), strict=True)]
+    if min(sizes) < 0 or offset + sum(map(_aligned, sizes)) != len(packed):
+        raise ValueError(f"{len(packed)} bytes are no {kind.__name__}")
+    views = {}
+    for (name, dtype), size in zip(dtypes.items(), sizes, strict=True):
+        views[name] = packed[offset : offset + size].view(dtype)
+        offset += _aligned(size)
+    return kind(**views)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // 8) * 8

@@ -10,32 +10,24 @@ from typing import Any, TypeVar
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from canopy.messages import array_fields
+from canopy.messages import pack, unpack
 
 M = TypeVar("M")
 
-
-def to_tensors(message: Any) -> list[Any]:
-    """All fields of a message as pb_utils tensors."""
-    return [
-        pb_utils.Tensor(name, np.ascontiguousarray(getattr(message, name), dtype))
-        for name, dtype in array_fields(message).items()
-    ]
+# The one input and the one output of a stage, as in its config.pbtxt.
+REQUEST = "request"
+REPLY = "reply"
 
 
-def request_message(kind: type[M], request: Any) -> M:
-    """The message in an InferenceRequest."""
-    return _message(kind, lambda name: pb_utils.get_input_tensor_by_name(request, name))
+def message_tensor(name: str, message: Any) -> Any:
+    """A message as a pb_utils tensor."""
+    return pb_utils.Tensor(name, pack(message))
 
 
-def response_message(kind: type[M], response: Any) -> M:
-    """The message in an InferenceResponse."""
-    return _message(kind, lambda name: pb_utils.get_output_tensor_by_name(response, name))
-
-
-def _message(kind: type[M], tensor: Callable[[str], Any]) -> M:
+def message_of(kind: type[M], tensor: Any) -> M:
+    """The message in a pb_utils tensor. Raises ValueError when it is another."""
     # as_numpy is a view of shared memory that lives no longer than the request: copy.
-    return kind(**{name: np.array(tensor(name).as_numpy()) for name in array_fields(kind)})
+    return unpack(kind, np.array(tensor.as_numpy()))
 
 
 def serve_stage(requests: list[Any], kind: type[M], answer: Callable[[M], Any]) -> list[Any]:
@@ -43,8 +35,9 @@ def serve_stage(requests: list[Any], kind: type[M], answer: Callable[[M], Any]) 
     responses = []
     for request in requests:
         try:
-            reply = answer(request_message(kind, request))
-            responses.append(pb_utils.InferenceResponse(output_tensors=to_tensors(reply)))
+            message = message_of(kind, pb_utils.get_input_tensor_by_name(request, REQUEST))
+            reply = message_tensor(REPLY, answer(message))
+            responses.append(pb_utils.InferenceResponse(output_tensors=[reply]))
         except Exception as error:
             pb_utils.Logger.log_error(f"{kind.__name__}: {error!r}")
             responses.append(

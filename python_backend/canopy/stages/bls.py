@@ -12,9 +12,8 @@ from canopy.messages import (
     DraftRequest,
     VerifyReply,
     VerifyRequest,
-    array_fields,
 )
-from canopy.triton_io import response_message, to_tensors
+from canopy.triton_io import REPLY, REQUEST, message_of, message_tensor
 
 R = TypeVar("R")
 
@@ -22,8 +21,8 @@ R = TypeVar("R")
 def _call(model_name: str, message: Any, reply_kind: type[R]) -> R:
     request = pb_utils.InferenceRequest(
         model_name=model_name,
-        requested_output_names=list(array_fields(reply_kind)),
-        inputs=to_tensors(message),
+        requested_output_names=[REPLY],
+        inputs=[message_tensor(REQUEST, message)],
     )
     try:
         response = request.exec()
@@ -31,7 +30,7 @@ def _call(model_name: str, message: Any, reply_kind: type[R]) -> R:
         raise StageFailed(model_name, str(error)) from error
     if response.has_error():
         raise StageFailed(model_name, response.error().message())
-    return response_message(reply_kind, response)
+    return message_of(reply_kind, pb_utils.get_output_tensor_by_name(response, REPLY))
 
 
 class BlsDrafter:
