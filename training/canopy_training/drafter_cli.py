@@ -18,6 +18,9 @@ Threads = Annotated[int, typer.Option(min=1)]
 def drafter(
     corpus: Annotated[Path, typer.Option(exists=True, help="What `canopy-train corpus` made.")],
     out: Annotated[Path, typer.Option(help="Folder; one with a checkpoint is gone on with.")],
+    prompts: Annotated[
+        Path | None, typer.Option(exists=True, help="More text for the choice of the vocabulary.")
+    ] = None,
     model: Target = "smollm2-135m-instruct",
     device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
     steps: Annotated[int, typer.Option(min=1)] = 4000,
@@ -26,6 +29,7 @@ def drafter(
     vocabulary: Annotated[int, typer.Option(min=1, help="Draft vocabulary.")] = 16384,
     sequences: Annotated[int, typer.Option(min=1, help="Of a step.")] = 8,
     learning_rate: float = 5e-4,
+    follow: Annotated[bool, typer.Option(help="Take up a corpus that still grows.")] = False,
     seed: int = 0,
     threads: Threads = 1,
 ) -> None:
@@ -50,10 +54,10 @@ def drafter(
         learning_rate=learning_rate,
         seed=seed,
     )
-    plan = DrafterPlan(layers, vocabulary)
+    plan = DrafterPlan(layers, vocabulary, prompts=prompts)
     with _bar(steps) as on_step:
         progress = train_drafter(
-            Corpus(corpus), model_folder(model), out, plan, settings, device, on_step
+            Corpus(corpus), model_folder(model), out, plan, settings, device, on_step, follow
         )
     last = progress.history[-1] if progress.history else {}
     typer.echo(f"{progress.step} steps, {progress.seconds:.0f} s: {last}")

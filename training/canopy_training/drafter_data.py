@@ -5,12 +5,15 @@ the positions before a and the anchor's token, and row k is asked for the law of
 which the target told when it wrote the answer.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 
 import numpy as np
 import torch
 
+from canopy.text.tokenizer import Tokenizer
 from canopy_training.corpus import Answer, Corpus
 
 PROMPT_WEIGHT = 0.1  # of a prompt's token in the choice of the draft vocabulary, an answer's is 1
@@ -42,13 +45,25 @@ def is_held_out(answer_number: int) -> bool:
     return answer_number // 2 % HELD_OUT_PERIOD == 0
 
 
-def draft_vocabulary(corpus: Corpus, size: int, vocab_size: int) -> np.ndarray:
-    """int64 [<= size], ascending: the ids that the target uses most."""
-    counts = np.zeros(vocab_size)
+def draft_vocabulary(corpus: Corpus, size: int, further_counts: np.ndarray) -> np.ndarray:
+    """int64 [<= size], ascending: the ids that the target uses most.
+
+    further_counts: [vocabulary] of tokens in text that the target has not answered yet.
+    """
+    counts = PROMPT_WEIGHT * further_counts
     for answer in corpus:
         np.add.at(counts, answer.answer_ids, 1.0)
         np.add.at(counts, answer.prompt_ids, PROMPT_WEIGHT)
     return np.sort(np.argsort(-counts, kind="stable")[:size])
+
+
+def prompt_counts(prompts: Path, tokenizer: Tokenizer, vocab_size: int) -> np.ndarray:
+    """float64 [vocabulary]: tokens of a file of prompts, JSON lines with `prompt`."""
+    counts = np.zeros(vocab_size)
+    with prompts.open(encoding="utf-8") as lines:
+        for line in lines:
+            np.add.at(counts, tokenizer.encode(json.loads(line)["prompt"]), 1.0)
+    return counts
 
 
 def tap_scales(corpus: Corpus) -> np.ndarray:

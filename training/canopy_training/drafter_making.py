@@ -5,14 +5,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from canopy.models.block_drafter import BlockDrafter
 from canopy.models.block_drafter_files import drafter_config, new_drafter
 from canopy.models.config import ModelConfig
-from canopy_training.corpus import Answer, Corpus
-from canopy_training.drafter_data import draft_vocabulary, tap_scales
+from canopy.text.tokenizer import Tokenizer
+from canopy_training.corpus import Corpus
+from canopy_training.drafter_data import draft_vocabulary, prompt_counts, tap_scales
 from canopy_training.drafter_training import DrafterTraining, Progress, TrainingSettings
+
+FOLLOW_EVERY = 100  # steps
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,7 @@ class DrafterPlan:
     num_layers: int = 2
     draft_vocab_size: int = 16384
     dropout: float = 0.1
+    prompts: Path | None = None  # JSON lines that count towards the draft vocabulary
 
 
 def untrained_drafter(
@@ -30,7 +35,10 @@ def untrained_drafter(
     """A drafter of the target that wrote the corpus."""
     vocab_size = ModelConfig.from_folder(target_folder).vocab_size
     size = min(plan.draft_vocab_size, vocab_size)
-    draft_ids = torch.from_numpy(draft_vocabulary(corpus, size, vocab_size))
+    counts = np.zeros(vocab_size)
+    if plan.prompts is not None:
+        counts = prompt_counts(plan.prompts, Tokenizer(target_folder), vocab_size)
+    draft_ids = torch.from_numpy(draft_vocabulary(corpus, size, counts))
     scales = torch.from_numpy(tap_scales(corpus))
     config = drafter_config(target_folder, size, corpus.manifest.tap_layers, plan.num_layers)
     torch.manual_seed(seed)
@@ -45,13 +53,22 @@ def train_drafter(
     settings: TrainingSettings,
     device: str,
     on_step: Callable[[Progress, float], None],
+    follow: bool = False,
 ) -> Progress:
-    """Train, or go on with the checkpoint in `out`."""
+    """Train, or go on with the checkpoint in `out`.
+
+    follow: take up the shards that have been completed since, again and again.
+    """
     drafter = untrained_drafter(corpus, target_folder, plan, settings.seed)
-    answers: Sequence[Answer] = corpus
-    training = DrafterTraining(drafter, answers, out, settings, device)
+    training = DrafterTraining(drafter, corpus, out, settings, device)
     training.resume()
-    training.run(on_step)
+
+    def after_step(progress: Progress, loss: float) -> None:
+        if follow and progress.step % FOLLOW_EVERY == 0:
+            training.use(Corpus(corpus.folder))
+        on_step(progress, loss)
+
+    training.run(after_step)
     plot_history(training.progress.history, out / "training.png")
     return training.progress
 

@@ -77,20 +77,21 @@ class DrafterTraining:
         self._folder = folder
         self._settings = settings
         self._device = device
-        usable = [i for i, answer in enumerate(answers) if len(answer.features) > 1]
-        self._answers = answers
-        self._train = [i for i in usable if not is_held_out(answers[i].number)]
-        held = [i for i in usable if is_held_out(answers[i].number)]
-        self._held_out = [answers[i] for i in held[: settings.held_out]]
-        config = drafter.config
-        ids = drafter.draft_ids.cpu().numpy()
-        self._batches = Batches(ids, config.target_vocab_size, config.block_size)
-        self._head = drafter.head().to(torch.bfloat16)
+        self.use(answers)
+        self._use_vocabulary()
         self._optimizer = torch.optim.AdamW(
             _groups(drafter, settings), betas=(0.9, 0.98), weight_decay=settings.weight_decay
         )
         self.progress = Progress()
         folder.mkdir(parents=True, exist_ok=True)
+
+    def use(self, answers: Sequence[Answer]) -> None:
+        """Train on these from the next step on, and evaluate on the held-out ones among them."""
+        usable = [i for i, answer in enumerate(answers) if len(answer.features) > 1]
+        self._answers = answers
+        self._train = [i for i in usable if not is_held_out(answers[i].number)]
+        held_out = [i for i in usable if is_held_out(answers[i].number)]
+        self._held_out = [answers[i] for i in held_out[: self._settings.held_out]]
 
     def resume(self) -> bool:
         """Go on from the folder's checkpoint, if there is one."""
@@ -101,7 +102,13 @@ class DrafterTraining:
         self._drafter.load_state_dict(state["drafter"])
         self._optimizer.load_state_dict(state["optimizer"])
         self.progress = Progress(**state["progress"])
+        self._use_vocabulary()  # that of the checkpoint: the corpus may have grown since
         return True
+
+    def _use_vocabulary(self) -> None:
+        config, ids = self._drafter.config, self._drafter.draft_ids.cpu().numpy()
+        self._batches = Batches(ids, config.target_vocab_size, config.block_size)
+        self._head = self._drafter.head().to(torch.bfloat16)
 
     def run(self, on_step: Callable[[Progress, float], None] = lambda progress, loss: None) -> None:
         """Train to the end; `on_step` hears of every step and its loss."""
