@@ -80,6 +80,7 @@ class DraftReply:
     row_lengths: np.ndarray = _array(np.int32)  # [nodes]
     row_token_ids: np.ndarray = _array(np.int32)  # [sum(row_lengths)]
     row_log_probs: np.ndarray = _array(np.float32)  # [sum(row_lengths)] each row sums to 1
+    num_failed: np.ndarray = _array(np.int32)  # [1] sequences that the drafter failed on
 
 
 @dataclass

@@ -63,3 +63,14 @@ def test_what_is_no_tree_is_refused(parents):
 def test_ragged_lengths_must_add_up():
     with pytest.raises(ValueError, match="add up"):
         split_ragged(np.zeros(3), np.array([1, 1]))
+
+
+@given(trees(), st.data())
+def test_sibling_ranks_follow_a_spelled_path(tree, data):
+    spelled = DraftTree(np.arange(100, 101 + tree.num_nodes, dtype=np.int32), tree.parents)
+    path = spelled.path(data.draw(st.integers(0, tree.num_nodes)))
+    ranks = [spelled.children[spelled.parents[node]].index(node) for node in path]
+    token_ids = spelled.token_ids[path].tolist()
+    assert spelled.sibling_ranks(token_ids) == ranks
+    assert spelled.sibling_ranks([*token_ids, 7]) == ranks
+    assert spelled.sibling_ranks([7, *token_ids]) == []

@@ -167,6 +167,7 @@ class Engine:
                 if self._running and room < need + len(self._running):
                     break
                 room -= need
+                self.metrics.count_admission(self._waiting[0])
                 self._running.append(self._waiting.popleft())
 
     def _commit(self, trees: TurnTrees, reply: VerifyReply) -> None:
@@ -198,13 +199,11 @@ class Engine:
         num_accepted, num_before = int(reply.num_accepted[index]), sequence.num_emitted
         sequence.counts.num_cached_tokens = int(reply.num_cached_tokens[index])
         sequence.counts.add_round(trees.num_nodes(sequence), num_accepted)
-        self.metrics.num_rounds += 1
-        self.metrics.num_drafted_nodes += trees.num_nodes(sequence)
-        self.metrics.num_accepted_tokens += num_accepted
+        self.metrics.count_round(trees.tree(sequence), token_ids, num_accepted)
         sequence.is_prefilled = True
         delta = sequence.emit(token_ids, Finish(int(reply.finish[index])))
         kept = token_ids[: sequence.num_emitted - num_before]
-        self.metrics.num_emitted_tokens += len(kept)
+        self.metrics.count_emitted(sequence, len(kept))
         if sequence.trace is not None:
             traced = trees.traced_tree(sequence, sequence.token_ids[-len(kept) - 1])
             turn = TracedTurn(self.metrics.measured_step_ms, len(reply.status))
@@ -215,7 +214,7 @@ class Engine:
     def _send(self, sequence: Sequence, delta: Delta) -> None:
         if delta.is_last:
             self._drop(sequence)
-            self.metrics.num_finished += 1
+            self.metrics.count_finished(sequence)
         if sequence.trace is not None:
             delta = replace(delta, rounds=sequence.trace.take())
         sequence.sink.send(delta)

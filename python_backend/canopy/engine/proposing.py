@@ -38,10 +38,15 @@ class TurnTrees:
     trees: dict[int, _DraftedTree] = field(default_factory=dict)
     traced: dict[int, TracedTree] = field(default_factory=dict)  # of those that ask for a trace
 
+    def tree(self, sequence: Sequence) -> DraftTree | None:
+        """The drafted tree of a sequence; None when it brings its anchor alone."""
+        drafted = self.trees.get(sequence.id)
+        return drafted[0] if drafted else None
+
     def num_nodes(self, sequence: Sequence) -> int:
         """Drafted nodes of a sequence this turn."""
-        drafted = self.trees.get(sequence.id)
-        return drafted[0].num_nodes if drafted else 0
+        tree = self.tree(sequence)
+        return tree.num_nodes if tree else 0
 
     def traced_tree(self, sequence: Sequence, anchor: int) -> TracedTree:
         """For the trace of a sequence that stood at the token `anchor`."""
@@ -114,6 +119,7 @@ class Proposer:
         with self._metrics.timed("draft"):
             reply = self._drafter.draft(self._draft_request(sequences))
             proposals = unpack_proposals(reply)
+        self._metrics.num_failed_proposals += int(reply.num_failed.sum())
         if not sequences:
             return TurnTrees()
         with self._metrics.timed("build"):

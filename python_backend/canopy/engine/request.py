@@ -82,6 +82,7 @@ class Sequence:
     decode: Callable[[list[int]], str]
     id: int = field(default_factory=lambda: next(_sequence_ids))
     arrived_s: float = field(default_factory=time.monotonic)
+    emitted_s: float | None = None  # when its last round emitted
     counts: SpeculationCounts = field(default_factory=SpeculationCounts)
     is_prefilled: bool = False  # the verifier holds the KV of all tokens but the anchor
 

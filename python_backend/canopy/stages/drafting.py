@@ -51,7 +51,9 @@ class DrafterStage:
             self._task(int(sequence_id), int(max_depth))
             for sequence_id, max_depth in zip(request.sequence_ids, request.max_depths, strict=True)
         ]
-        return pack_proposals(self._propose(tasks))
+        num_failed = self.num_failed_proposals
+        proposals = self._propose(tasks)
+        return pack_proposals(proposals, self.num_failed_proposals - num_failed)
 
     def _apply_changes(self, request: DraftRequest) -> None:
         for sequence_id in request.finished_ids:

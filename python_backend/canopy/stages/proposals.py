@@ -37,8 +37,8 @@ def unpack_rows(
     return [ProposalRow(ids, logs) for ids, logs in zip(token_ids, log_probs, strict=True)]
 
 
-def pack_proposals(proposals: Sequence[Proposal]) -> DraftReply:
-    """One reply for all sequences, in order."""
+def pack_proposals(proposals: Sequence[Proposal], num_failed: int = 0) -> DraftReply:
+    """One reply for all sequences, in order; so many of them are anchors for want of better."""
     forest = Forest.pack([proposal.tree for proposal in proposals])
     empty = np.zeros(0, np.float32)
     return DraftReply(
@@ -48,6 +48,7 @@ def pack_proposals(proposals: Sequence[Proposal]) -> DraftReply:
         log_probs=np.concatenate([empty, *(p.log_probs for p in proposals)]),
         entropies=np.concatenate([empty, *(p.entropies for p in proposals)]),
         **pack_rows([row for proposal in proposals for row in proposal.rows]),
+        num_failed=np.array([num_failed], np.int32),
     )
 
 

@@ -71,6 +71,28 @@ class DraftTree:
             node = int(self.parents[node])
         return path[::-1]
 
+    def sibling_ranks(self, token_ids: list[int]) -> list[int]:
+        """Ranks of the nodes that spell `token_ids` from the anchor down, 0 = a first child.
+
+        Ends where no child carries the next token.
+        """
+        ranks: list[int] = []
+        if not token_ids:
+            return ranks
+        node, rank = 0, 0
+        pairs = zip(self.parents[1:].tolist(), self.token_ids[1:].tolist(), strict=True)
+        for child, (parent, token_id) in enumerate(pairs, 1):
+            if parent != node:
+                continue
+            if token_id != token_ids[len(ranks)]:
+                rank += 1
+                continue
+            ranks.append(rank)
+            if len(ranks) == len(token_ids):
+                break
+            node, rank = child, 0
+        return ranks
+
     def subtree(self, nodes: np.ndarray) -> "DraftTree":
         """The tree of the anchor and `nodes` (ascending, closed under ancestors).
 
