@@ -174,6 +174,7 @@ class LimitsConfig:
 class ServerConfig:
     """Addresses and timing of the Triton server process."""
 
+    folder: str = ""  # of a Triton server, with bin/ and backends/; "": that of the wheel
     host: str = "127.0.0.1"
     http_port: int = 8000
     grpc_port: int = 8001

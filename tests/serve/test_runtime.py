@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from canopy.config import Deployment, TargetConfig, load_deployment
+from canopy.config import Deployment, ServerConfig, TargetConfig, load_deployment
 from canopy.serve.runtime import (
     CannotStart,
     clean_shared_memory,
@@ -19,6 +19,7 @@ from canopy.serve.runtime import (
     require_free_ports,
     server_command,
     server_environment,
+    server_folder,
     with_free_ports,
     write_deployment,
 )
@@ -68,11 +69,45 @@ def test_every_address_of_the_command_is_the_deployments_own(tmp_path):
 
 def test_a_backend_directory_is_made_anew_and_only_links(tmp_path):
     for _ in range(2):
-        folder = make_backend_directory(tmp_path / "backends")
+        folder = make_backend_directory(tmp_path / "backends", server_folder(ServerConfig()))
         (folder / "stale").touch()
     parts = {path.name: path for path in (folder / "python").iterdir()}
     assert {"triton_python_backend_stub", "libtriton_python.so"} <= set(parts)
     assert all(path.is_symlink() for path in parts.values())
+
+
+def image_folder(folder: Path) -> Path:
+    """A server as NVIDIA's image lays it out: one stub, beside the backend."""
+    wheel = server_folder(ServerConfig())
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    python = folder / "backends" / "python"
+    python.mkdir(parents=True)
+    for part in (wheel / "backends" / "python").glob("*.*"):
+        (python / part.name).symlink_to(part)
+    stub = wheel / "python_backend_stubs" / version / "triton_python_backend_stub"
+    (python / stub.name).symlink_to(stub)
+    (folder / "bin").mkdir()
+    (folder / "bin" / "tritonserver").symlink_to(wheel / "bin" / "tritonserver")
+    return folder
+
+
+def test_a_server_of_ones_own_is_taken_with_its_own_stub(tmp_path):
+    server = ServerConfig(folder=str(image_folder(tmp_path / "tritonserver")))
+    folder = make_backend_directory(tmp_path / "backends", server_folder(server))
+    stub = folder / "python" / "triton_python_backend_stub"
+    assert stub.readlink().is_relative_to(tmp_path / "tritonserver")
+    assert (folder / "python" / "libtriton_python.so").exists()
+    command = server_command(server, tmp_path, folder)
+    assert command[0] == str(tmp_path / "tritonserver" / "bin" / "tritonserver")
+
+
+def test_a_folder_without_a_server_is_refused_by_name(tmp_path):
+    with pytest.raises(CannotStart, match=r"server\.folder"):
+        server_folder(ServerConfig(folder=str(tmp_path)))
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "tritonserver").touch()
+    with pytest.raises(CannotStart, match="no Python backend"):
+        make_backend_directory(tmp_path / "backends", tmp_path)
 
 
 @given(st.integers(1, 1 << 40), st.integers(1, 16), st.integers(0, 1 << 40))

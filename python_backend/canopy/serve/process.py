@@ -19,6 +19,7 @@ from canopy.serve.runtime import (
     require_free_ports,
     server_command,
     server_environment,
+    server_folder,
     write_deployment,
 )
 
@@ -93,7 +94,7 @@ class ServerProcess:
             self.log_path.replace(self.log_path.with_suffix(".previous.log"))
         deployment_path = self._folder.resolve() / "deployment.toml"
         write_deployment(self.deployment, deployment_path)
-        backends = make_backend_directory(self._folder / "backends")
+        backends = make_backend_directory(self._folder / "backends", server_folder(self.server))
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
                 server_command(self.server, self._repository, backends),

@@ -45,30 +45,51 @@ class CannotStart(CanopyError):
     code = "cannot_start"
 
 
-def server_folder() -> Path:
-    """The `tritonserver` folder of the installed wheel; raises CannotStart without one."""
+def server_folder(server: ServerConfig) -> Path:
+    """The folder with `bin/` and `backends/` of the deployment's server, or of the installed wheel.
+
+    Raises CannotStart when there is no server.
+    """
+    if server.folder:
+        if not (Path(server.folder) / "bin" / "tritonserver").is_file():
+            raise CannotStart(f"server.folder = {server.folder!r}: it has no bin/tritonserver")
+        return Path(server.folder)
     spec = importlib.util.find_spec("pytriton")
     if spec is None or spec.origin is None:
         raise CannotStart("nvidia-pytriton, which carries the server, is not installed")
     return Path(spec.origin).parent / "tritonserver"
 
 
-def make_backend_directory(folder: Path) -> Path:
-    """Link the wheel's Python backend and the stub of this Python into an emptied `folder`."""
-    wheel = server_folder()
+def make_backend_directory(folder: Path, server: Path) -> Path:
+    """Link the Python backend of a server folder and the stub for this Python into an emptied
+    `folder`. Raises CannotStart."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    stub = wheel / "python_backend_stubs" / version / "triton_python_backend_stub"
-    if not stub.is_file():
-        known = sorted(path.name for path in (wheel / "python_backend_stubs").iterdir())
-        raise CannotStart(f"the server has no stub for Python {version}, only for {known}")
+    stub = _stub_of(server, version)
     _require_libraries(stub, version)
     shutil.rmtree(folder, ignore_errors=True)
     python = folder / "python"
     python.mkdir(parents=True)
-    for part in (stub, *(wheel / "backends" / "python").iterdir()):
-        if part.name != "__pycache__":
-            (python / part.name).symlink_to(part)
+    parts = {part.name: part for part in (server / "backends" / "python").iterdir()}
+    parts[stub.name] = stub
+    for name, part in parts.items():
+        if name != "__pycache__":
+            (python / name).symlink_to(part)
     return folder
+
+
+def _stub_of(server: Path, version: str) -> Path:
+    """The wheel brings one stub for each Python; an image's only one, for its own Python."""
+    own = server / "backends" / "python" / "triton_python_backend_stub"
+    stubs = server / "python_backend_stubs"
+    if not stubs.is_dir():
+        if own.is_file():
+            return own
+        raise CannotStart(f"{server} has no Python backend")
+    stub = stubs / version / own.name
+    if not stub.is_file():
+        known = sorted(path.name for path in stubs.iterdir())
+        raise CannotStart(f"the server has no stub for Python {version}, only for {known}")
+    return stub
 
 
 def _require_libraries(stub: Path, version: str) -> None:
@@ -104,7 +125,7 @@ def server_command(server: ServerConfig, repository: Path, backends: Path) -> li
         "shm-growth-byte-size": size,
     }
     return [
-        str(server_folder() / "bin" / "tritonserver"),
+        str(server_folder(server) / "bin" / "tritonserver"),
         f"--model-repository={repository}",
         f"--backend-directory={backends}",
         "--model-control-mode=explicit",

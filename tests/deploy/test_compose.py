@@ -1,0 +1,130 @@
+"""docker-compose.yml as docker-compose itself reads it, and the Dockerfile's layers."""
+
+import importlib.util
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from canopy.config import load_deployment
+
+ROOT = Path(__file__).parents[2]
+COMPOSE = shutil.which("docker-compose")
+PROFILES = ("cpu", "gpu", "perf")
+TRITON = ("triton", "triton-gpu")
+LASTING = (*TRITON, "gateway", "prometheus", "grafana")
+
+needs_compose = pytest.mark.skipif(COMPOSE is None, reason="docker-compose is not installed")
+
+
+@pytest.fixture(scope="module")
+def services() -> dict[str, dict[str, Any]]:
+    return composed(*PROFILES)
+
+
+def composed(*profiles: str) -> dict[str, dict[str, Any]]:
+    options = [option for profile in profiles for option in ("--profile", profile)]
+    command = [str(COMPOSE), "--file", str(ROOT / "docker-compose.yml"), *options, "config"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return yaml.safe_load(done.stdout)["services"]
+
+
+@needs_compose
+@pytest.mark.parametrize(
+    ("profile", "names"),
+    [
+        ("cpu", {"triton", "gateway", "prometheus", "grafana"}),
+        ("gpu", {"triton-gpu", "gateway", "prometheus", "grafana"}),
+        ("perf", {"perf"}),
+    ],
+)
+def test_a_profile_starts_its_services(services, profile, names):
+    assert {name for name, own in services.items() if profile in own["profiles"]} == names
+
+
+@needs_compose
+def test_every_lasting_service_restarts_and_is_watched(services):
+    for name in LASTING:
+        assert services[name]["restart"] == "unless-stopped", name
+        assert services[name]["healthcheck"]["test"], name
+    assert services["perf"]["restart"] == "no"
+
+
+@needs_compose
+def test_no_container_may_write_its_root_or_gain_rights(services):
+    for name, service in services.items():
+        assert service["read_only"] is True, name
+        assert service["cap_drop"] == ["ALL"], name
+        assert "no-new-privileges:true" in service["security_opt"], name
+        assert "build" in service or service["user"] not in ("0", "root"), name
+
+
+@needs_compose
+def test_the_triton_servers_ports_stay_inside(services):
+    published = {name: own["ports"] for name, own in services.items() if "ports" in own}
+    assert set(published) == {"gateway", "prometheus", "grafana"}
+    assert all(port.startswith("127.0.0.1:") for ports in published.values() for port in ports)
+
+
+@needs_compose
+def test_the_gpu_server_takes_every_gpu_and_room_to_work(services):
+    service = services["triton-gpu"]
+    (device,) = service["deploy"]["resources"]["reservations"]["devices"]
+    assert (device["driver"], device["capabilities"]) == ("nvidia", ["gpu"])
+    assert device["count"] == "all"
+    assert service["shm_size"] == "1gb"
+    assert service["networks"]["default"]["aliases"] == ["triton"]
+
+
+@needs_compose
+def test_what_is_mounted_and_served_is_there(services):
+    for service in services.values():
+        for volume in service.get("volumes", ()):
+            source = volume.split(":")[0]
+            assert not source.startswith("/") or Path(source).exists(), source
+    for name in TRITON:
+        command = services[name]["command"]
+        assert command[:3] == ["canopy", "serve", "--config"]
+        assert load_deployment(ROOT / command[3]).server.host == "0.0.0.0"
+
+
+@needs_compose
+def test_every_image_is_built_from_a_target_by_a_user_without_rights(services):
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    stages = {m[2]: (m[1], m[3]) for m in re.finditer(STAGE, text)}
+    targets = {own["build"]["target"] for own in services.values() if "build" in own}
+    assert targets == {"server", "gateway", "perf"}
+    for target in targets:
+        users = re.findall(r"^USER (\w+)$", stages[target][1], re.MULTILINE)
+        assert users[-1] == "canopy", target
+
+
+STAGE = r"(?ms)^FROM (\S+) AS ([\w-]+)$(.*?)(?=^FROM |\Z)"
+
+
+def load_pins() -> Any:
+    spec = importlib.util.spec_from_file_location("pins", ROOT / "deploy" / "pins.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.pins
+
+
+def test_pins_are_those_of_the_project():
+    pins = load_pins()
+    everything = pins([])
+    assert any(line.startswith("torch==") for line in everything)
+    assert set(everything) < set(pins(["plots"]))
+    some = pins(["--only", "numpy", "tritonclient", "plots"])
+    names = {re.split(r"[\[=]", line)[0] for line in some}
+    assert names == {"numpy", "tritonclient", "matplotlib"}
+    with pytest.raises(ValueError, match="neither"):
+        pins(["no-such-package"])
+
+
+def test_an_extra_brings_those_that_it_names():
+    assert set(load_pins()(["--only", "plots"])) < set(load_pins()(["--only", "dev"]))
