@@ -24,7 +24,9 @@ def url(toy_server):
     return f"--url={toy_server.grpc_url}"
 
 
-@pytest.mark.parametrize("command", ["serve", "generate", "chat", "health", "fetch-model"])
+@pytest.mark.parametrize(
+    "command", ["serve", "generate", "chat", "health", "fetch-model", "worker"]
+)
 def test_help_shows_an_example(command):
     result = run(command, "--help")
     assert result.exit_code == 0

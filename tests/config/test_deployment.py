@@ -33,6 +33,8 @@ def test_whole_numbers_pass_for_floats():
         ("[cache]\nnum_tokens = 4\n", "must hold one block"),
         ("[server]\nhttp_port = 8001\n", "ports must differ"),
         ("[drafter]\nsource = 'autoregressive'\n", "drafter.model is the folder"),
+        ("[target]\ntensor_parallel_size = 2\n", '"int8" runs on one rank: choose "bfloat16"'),
+        ("[target]\nrendezvous = 'a:1'\n", "for tensor_parallel_size = 2 or more"),
         ("[target\n", "is not valid TOML"),
     ],
 )

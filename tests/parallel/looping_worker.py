@@ -9,9 +9,13 @@ import sys
 
 import torch
 
+from canopy.errors import CanopyError
 from canopy.parallel.worker import parse, serve_rank
 
 for line in sys.stdin:
     life = json.loads(line)
-    cache = serve_rank(parse(life["arguments"]))
+    try:
+        cache = serve_rank(parse(life["arguments"]))
+    except (CanopyError, RuntimeError):
+        continue  # rank 0 knows
     torch.save((cache.keys, cache.values), life["path"])

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,10 +57,24 @@ class LoopingRanks:
             for _ in range(2)
         ]
 
-    def start(self, num_ranks: int, port: int, folder: Path) -> None:
+    def load(self, model: Path, num_ranks: int, folder: Path, *options: str) -> ShardedDecoder:
+        """Rank 0's decoder of a new life; caches go to `folder` at its end."""
+        port = free_port()
+        self._start(num_ranks, port, folder, options)
+        return load_sharded(
+            TargetConfig(
+                model=str(model),
+                dtype="float32",
+                num_threads=1,
+                tensor_parallel_size=num_ranks,
+                rendezvous=f"127.0.0.1:{port}",
+            )
+        )
+
+    def _start(self, num_ranks: int, port: int, folder: Path, options: Sequence[str]) -> None:
         for rank, process in enumerate(self._processes[: num_ranks - 1], 1):
             arguments = ["--rendezvous", f"127.0.0.1:{port}", "--rank", str(rank)]
-            arguments += ["--num-ranks", str(num_ranks)]
+            arguments += ["--num-ranks", str(num_ranks), *options]
             life = {"arguments": arguments, "path": str(folder / f"{rank}.pt")}
             process.stdin.write(json.dumps(life) + "\n")
             process.stdin.flush()
@@ -81,16 +95,7 @@ class Life:
 
     @staticmethod
     def of(ranks: LoopingRanks, model: Path, num_ranks: int, folder: Path) -> "Life":
-        port = free_port()
-        ranks.start(num_ranks, port, folder)
-        target = TargetConfig(
-            model=str(model),
-            dtype="float32",
-            num_threads=1,
-            tensor_parallel_size=num_ranks,
-            rendezvous=f"127.0.0.1:{port}",
-        )
-        return Life(load_sharded(target), folder, num_ranks)
+        return Life(ranks.load(model, num_ranks, folder), folder, num_ranks)
 
     def end(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Keys and values that ranks 1.. held."""

@@ -1,13 +1,12 @@
 """Two and three ranks give one rank's text, and hold one rank's keys and values."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from families import FAMILIES, oracle_logits, write_family
-from ranks import Life, LoopingRanks
+from ranks import Life
 from replay import MAX_GAP
 from verify_driver import Client, Driver, TreeMaker
 
@@ -28,13 +27,6 @@ TOKENS = np.random.default_rng(3).integers(0, 97, 60).tolist()
 PROMPTS = [TOKENS[:1], TOKENS[5:22], TOKENS[20:53]]
 TREE = [-1, 0, 0, 1, 1, 2, 3, 3, 6]  # the anchor follows the context
 ACCEPTED = [0, 1, 3, 6, 8]
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[LoopingRanks]:
-    looping = LoopingRanks()
-    yield looping
-    looping.kill()
 
 
 def texts(decoder: Decoder | ShardedDecoder, make_tree: TreeMaker | None = None) -> list[list[int]]:

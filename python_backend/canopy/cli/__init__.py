@@ -5,6 +5,7 @@ import sys
 import typer
 
 from canopy.cli.asking import chat, generate, health
+from canopy.cli.joining import worker
 from canopy.cli.profiling import profile
 from canopy.cli.serving import fetch_model, serve
 from canopy.errors import CanopyError
@@ -19,7 +20,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (serve, generate, chat, health, fetch_model, profile):
+for command in (serve, generate, chat, health, fetch_model, profile, worker):
     app.command()(command)
 
 

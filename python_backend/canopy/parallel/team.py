@@ -73,7 +73,7 @@ class Team:
         self._store = store  # lives as long as the group that was made over it
         self._lock = threading.Lock()
         self._failure = ""
-        self._closed = threading.Event()
+        self.ended = threading.Event()  # by a failure or by `close`
         threading.Thread(target=self._keep_pulse, name="pulse", daemon=True).start()
         atexit.register(self.close)
 
@@ -96,7 +96,6 @@ class Team:
 
     def close(self) -> None:
         """Send the others home."""
-        self._closed.set()
         atexit.unregister(self.close)
         with self._lock:
             if not self._failure:
@@ -108,14 +107,13 @@ class Team:
                 self._end()
 
     def _keep_pulse(self) -> None:
-        while not self._closed.wait(PULSE_S):
+        while not self.ended.wait(PULSE_S):
             if not self._lock.acquire(blocking=False):
                 continue  # an operation is under way, which is as good
             try:
-                if self._failure:
-                    return
-                tell(Operation.PULSE)
-                pulse()
+                if not self._failure:
+                    tell(Operation.PULSE)
+                    pulse()
             except RuntimeError as error:
                 self._fail(error)
             finally:
@@ -131,6 +129,7 @@ class Team:
         self._end()
 
     def _end(self) -> None:
+        self.ended.set()
         self.workers.kill()
         dist.destroy_process_group()
 

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from canopy.cache.kv_cache import KVCache
 from canopy.config import TargetConfig
-from canopy.errors import CanopyError
+from canopy.errors import CanopyError, InvalidDeployment
 from canopy.models.config import ModelConfig
 from canopy.models.float_decoder import FloatDecoder
 from canopy.parallel.commands import Operation, batch_of, hear
@@ -80,7 +80,7 @@ def _load(arguments: argparse.Namespace, target: TargetConfig) -> tuple[ModelCon
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line of the module docstring."""
     parser = argparse.ArgumentParser(prog="python -m canopy.parallel.worker")
-    parser.add_argument("--rendezvous", type=Address.parse, required=True)
+    parser.add_argument("--rendezvous", type=_address, required=True)
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--num-ranks", type=int, required=True)
     parser.add_argument("--model", default="", help="where this machine has the target's folder")
@@ -88,6 +88,13 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--num-threads", type=int, default=0)
     parser.add_argument("--with-parent", action="store_true", help="end when stdin does")
     return parser.parse_args(arguments)
+
+
+def _address(text: str) -> Address:
+    try:
+        return Address.parse(text)
+    except InvalidDeployment as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def end_with_parent() -> None:
