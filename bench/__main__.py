@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bench.arguments import positive
-from bench.benchmark import Options
+from bench.benchmark import Options, Skipped
 from bench.prompts import OWN_PROMPTS, InvalidPrompts, load_prompts, spread
 from bench.registry import BENCHMARKS
 from bench.report import print_result, write_json
@@ -20,13 +20,16 @@ _PIPED_WIDTH = 160
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status 0, or 2 for something that the caller has to change."""
+    """Exit status 0, also for what this machine skips; 2 for what the caller has to change."""
     parsed = _parser().parse_args(arguments)
     benchmark = BENCHMARKS[parsed.benchmark]
     try:
         if parsed.json and not parsed.json.parent.is_dir():
             raise NotADirectoryError(f"--json: there is no folder {parsed.json.parent}")
         result = benchmark.run(_options(parsed))
+    except Skipped as reason:
+        print(f"{benchmark.name}: skipped, {reason}")
+        return 0
     except (CanopyError, InvalidPrompts, NotADirectoryError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

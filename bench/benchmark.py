@@ -29,6 +29,10 @@ class Result:
     details: dict[str, list[Record]]
 
 
+class Skipped(Exception):
+    """This machine cannot run the benchmark; the text says why. Not a failure."""
+
+
 @dataclass(frozen=True)
 class Benchmark:
     """One entry of the door."""

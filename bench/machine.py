@@ -6,14 +6,17 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-_PACKAGES = ("canopy-serving", "torch", "numpy", "numba", "nvidia-pytriton")
+import torch
+
+_PACKAGES = ("canopy-serving", "torch", "triton", "numpy", "numba", "nvidia-pytriton")
 
 
 def describe_machine() -> dict[str, Any]:
-    """CPU model, usable cores, memory and versions."""
+    """CPU and GPU model, usable cores, memory and versions."""
     return {
         "cpu": _first_value("/proc/cpuinfo", "model name") or platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
         "memory": _first_value("/proc/meminfo", "MemTotal") or "unknown",
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),

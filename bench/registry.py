@@ -1,6 +1,6 @@
 """The one list of benchmarks."""
 
-from bench import acceptance, load, load_step, peers, simulate, step, strategies, turn
+from bench import acceptance, gpu, kernels, load, load_step, peers, simulate, step, strategies, turn
 from bench.benchmark import Benchmark
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -10,6 +10,8 @@ BENCHMARKS: dict[str, Benchmark] = {
         turn.BENCHMARK,
         peers.BENCHMARK,
         step.BENCHMARK,
+        kernels.BENCHMARK,
+        gpu.BENCHMARK,
         strategies.BENCHMARK,
         load.BENCHMARK,
         load_step.BENCHMARK,

@@ -69,11 +69,11 @@ def _timers(
     target: TargetConfig, dtypes: Sequence[str], reasons: dict[str, str]
 ) -> dict[str, StepTimer]:
     """The deployment's own type first; others as far as they load."""
-    timers = {target.dtype: StepTimer(target, CASES)}
+    timers = {target.dtype: StepTimer.of_target(target, CASES)}
     for dtype in dtypes:
         if dtype not in timers:
             try:
-                timers[dtype] = StepTimer(replace(target, dtype=dtype), CASES)
+                timers[dtype] = StepTimer.of_target(replace(target, dtype=dtype), CASES)
             except CanopyError as error:
                 reasons[dtype] = str(error)
     return timers

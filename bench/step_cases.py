@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from canopy.config import TargetConfig
+from canopy.models.decoder import Decoder
 from canopy.models.step import Segment, assemble_step
 from canopy.parallel.decoder import load_target, num_threads
 
@@ -80,23 +81,28 @@ def context_of(layout: Layout, vocab_size: int) -> Segment:
 
 
 class StepTimer:
-    """A decoder as the verifier loads it; every sequence has the same context, but not shared."""
+    """Times a decoder; every sequence has the same context, but not shared."""
 
-    def __init__(self, target: TargetConfig, cases: Sequence[Case]) -> None:
-        torch.set_num_threads(num_threads(target))
+    def __init__(self, decoder: Decoder, device: str, cases: Sequence[Case]) -> None:
         layout = Layout.of(cases)
-        self._decoder = load_target(target)
-        self.cache = self._decoder.new_cache(layout.num_blocks, BLOCK_SIZE)
-        vocab_size = self._decoder.config.vocab_size
+        self._decoder = decoder
+        self.cache = decoder.new_cache(layout.num_blocks, BLOCK_SIZE)
+        vocab_size = decoder.config.vocab_size
         self._steps = {
-            case: assemble_step(step_of(case, layout, vocab_size), BLOCK_SIZE, target.device)
+            case: assemble_step(step_of(case, layout, vocab_size), BLOCK_SIZE, device)
             for case in cases
         }
         context = [context_of(layout, vocab_size)]
-        self._decoder.forward(assemble_step(context, BLOCK_SIZE, target.device), self.cache)
-        source = layout.context_slots(0).to(target.device)
+        decoder.forward(assemble_step(context, BLOCK_SIZE, device), self.cache)
+        source = layout.context_slots(0).to(device)
         for sequence in range(1, layout.num_sequences):
-            self.cache.move(source, layout.context_slots(sequence).to(target.device))
+            self.cache.move(source, layout.context_slots(sequence).to(device))
+
+    @staticmethod
+    def of_target(target: TargetConfig, cases: Sequence[Case]) -> "StepTimer":
+        """Over a decoder as the verifier loads it."""
+        torch.set_num_threads(num_threads(target))
+        return StepTimer(load_target(target), target.device, cases)
 
     def seconds(self, case: Case) -> float:
         """One forward, the logits on the host."""

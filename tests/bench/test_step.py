@@ -85,7 +85,7 @@ def target(tiny_folder):
 
 def test_every_sequence_continues_the_same_context(target):
     cases = [Case(1, 3), Case(3, 1)]
-    keys, layout = StepTimer(target, cases).cache.keys, Layout.of(cases)
+    keys, layout = StepTimer.of_target(target, cases).cache.keys, Layout.of(cases)
     first = keys[:, layout.context_slots(0)]
     assert first.abs().sum(dim=(0, 2, 3)).min() > 0
     for sequence in (1, 2):
