@@ -1,9 +1,10 @@
 """What can go wrong, by the code in front of the server's error text.
 
     ClientError
-    ├── InvalidRequest   change the request               [invalid_argument]
-    ├── Unavailable      full, draining or unreachable    [unavailable]
-    ├── Cancelled        by this client or by a deadline  [cancelled]
+    ├── InvalidRequest   change the request                    [invalid_argument]
+    │   └── UnknownModel the server has no model of that name
+    ├── Unavailable      full, draining or unreachable         [unavailable]
+    ├── Cancelled        by this client or by a deadline       [cancelled]
     ├── TimedOut         no end within the client's time
     └── ServerFailure    anything else
 
@@ -19,6 +20,10 @@ class ClientError(Exception):
 
 class InvalidRequest(ClientError):
     """The request can never succeed as it is."""
+
+
+class UnknownModel(InvalidRequest):
+    """The server does not have the model, or has not loaded it."""
 
 
 class Unavailable(ClientError):
@@ -47,7 +52,9 @@ _BY_CODE: dict[str, type[ClientError]] = {
 def error_from_text(text: str) -> ClientError:
     """The error that a text such as `[invalid_argument] top_p must be ...` stands for."""
     match = re.match(r"\[(\w+)\] ", text)
-    if match is None:
-        return ServerFailure(text)
-    kind = _BY_CODE.get(match[1], ServerFailure)
-    return kind(text[match.end() :])
+    if match is not None:
+        kind = _BY_CODE.get(match[1], ServerFailure)
+        return kind(text[match.end() :])
+    if re.search(r"[Uu]nknown model|no available versions", text):
+        return UnknownModel(text)
+    return ServerFailure(text)

@@ -11,15 +11,18 @@ from tritonclient.grpc import service_pb2
 from tritonclient.utils import serialize_byte_tensor
 
 from canopy_client import Cancelled, InvalidRequest, ServerFailure, Unavailable
+from canopy_client.answer import join_chunks
 from canopy_client.errors import error_from_text
-from canopy_client.wire import Chunk, generation_request, join_chunks, read_chunk
+from canopy_client.grpc_wire import read_chunk, to_message
+from canopy_client.request import generation
+from canopy_client.types import Chunk
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 
 
 @given(texts)
 def test_strings_are_framed_as_tritonclient_frames_them(text):
-    request = generation_request(text, None, {}, "id")
+    request = to_message(generation("canopy", text, None, {}))
     tensor = triton.InferInput("text_input", [1], "BYTES")
     tensor.set_data_from_numpy(np.array([text.encode()], np.object_))
     assert request.inputs[0] == tensor._get_tensor()
@@ -52,12 +55,14 @@ def test_a_trace_is_read_and_none_is_an_empty_one():
 
 
 def test_options_travel_as_json_and_unset_inputs_are_not_sent():
-    request = generation_request(None, [{"role": "user", "content": "hi"}], {"top_k": 3}, "id")
+    request = to_message(
+        generation("canopy", None, [{"role": "user", "content": "hi"}], {"top_k": 3})
+    )
     sent = dict(zip((i.name for i in request.inputs), request.raw_input_contents, strict=True))
     assert "text_input" not in sent
     assert json.loads(sent["sampling_parameters"][4:]) == {"top_k": 3}
     assert "sampling_parameters" not in {
-        tensor.name for tensor in generation_request("x", None, {}, "id").inputs
+        tensor.name for tensor in to_message(generation("canopy", "x", None, {})).inputs
     }
 
 

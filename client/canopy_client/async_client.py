@@ -1,0 +1,109 @@
+"""The asynchronous client: like `Client`, for one event loop.
+
+Its answers are received by tasks that outlive their readers: whoever stops reading, even by being
+cancelled, leaves behind a task that tells the server and reads the answer to its end.
+"""
+
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self, Unpack
+
+from canopy_client.async_session import AsyncSession
+from canopy_client.async_stream import AsyncTextStream
+from canopy_client.request import MODEL, Request, generation, probe
+from canopy_client.transport import Connection
+from canopy_client.types import (
+    NO_RETRY,
+    Completion,
+    Health,
+    Messages,
+    ModelInfo,
+    ModelState,
+    Retry,
+    SamplingOptions,
+    Tls,
+)
+
+
+class AsyncClient:
+    """A connection to one model of one server; arguments as those of `Client`.
+
+    Made and used where one event loop runs.
+    """
+
+    def __init__(
+        self,
+        url: str = "127.0.0.1:8001",
+        timeout_s: float = 600.0,
+        *,
+        model: str = MODEL,
+        headers: Mapping[str, str] | None = None,
+        tls: Tls | None = None,
+        retry: Retry | None = None,
+    ) -> None:
+        self._session = AsyncSession(Connection(url, headers or {}, tls or Tls()), model)
+        self._timeout_s = timeout_s
+        self._retry = retry or Retry()
+
+    async def generate(self, prompt: str, **options: Unpack[SamplingOptions]) -> Completion:
+        """Continue `prompt` as it stands. Raises a ClientError."""
+        return await _read_all(self.stream(prompt, **options))
+
+    async def chat(self, messages: Messages, **options: Unpack[SamplingOptions]) -> Completion:
+        """Answer a chat (dicts of role and content), or one user message. Raises a ClientError."""
+        return await _read_all(self.stream_chat(messages, **options))
+
+    def stream(self, prompt: str, **options: Unpack[SamplingOptions]) -> AsyncTextStream:
+        """Like `generate`, chunk by chunk; errors are raised by the iteration."""
+        return self._start(generation(self._session.model, prompt, None, options))
+
+    def stream_chat(
+        self, messages: Messages, **options: Unpack[SamplingOptions]
+    ) -> AsyncTextStream:
+        """Like `chat`, chunk by chunk; errors are raised by the iteration."""
+        return self._start(generation(self._session.model, None, messages, options))
+
+    async def health(self) -> Health:
+        """Ask for one token, once: the server's own readiness says nothing about its models.
+
+        Raises Unavailable, or what else came instead of an answer.
+        """
+        version = await self._session.transport.server_version()
+        request = probe(await self.model_info())
+        start = time.perf_counter()
+        await _read_all(AsyncTextStream(self._session, request, self._timeout_s, NO_RETRY))
+        return Health(version, (time.perf_counter() - start) * 1e3)
+
+    async def model_info(self) -> ModelInfo:
+        """The model's own description, asked for once. Raises UnknownModel among others."""
+        return await self._session.model_info()
+
+    async def models(self) -> list[ModelState]:
+        """Every model that the server knows of, the stages of a pipeline included."""
+        return await self._session.transport.models()
+
+    async def close(self) -> None:
+        """Let what was cancelled end, for some seconds, and close the connection."""
+        await self._session.close()
+
+    def _start(self, request: Request) -> AsyncTextStream:
+        return AsyncTextStream(self._session, request, self._timeout_s, self._retry)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+async def _read_all(stream: AsyncTextStream) -> Completion:
+    async with stream:
+        async for _ in stream:
+            pass
+        return stream.completion

@@ -1,0 +1,93 @@
+"""gRPC messages of the server's streamed inference, to and from Python values.
+
+A BYTES element is its length as a little-endian uint32 and its bytes; every tensor holds one.
+"""
+
+import struct
+from typing import Any
+
+import grpc
+from tritonclient.grpc import service_pb2
+
+from canopy_client.answer import chunk_of
+from canopy_client.errors import (
+    Cancelled,
+    ClientError,
+    ServerFailure,
+    TimedOut,
+    Unavailable,
+    UnknownModel,
+    error_from_text,
+)
+from canopy_client.request import Request
+from canopy_client.types import Chunk, ModelInfo, ModelState
+
+
+def to_message(request: Request) -> service_pb2.ModelInferRequest:
+    """The request as one message of a stream; its answer ends with a response marked final."""
+    message = service_pb2.ModelInferRequest(model_name=request.model, id=request.id)
+    message.parameters["triton_enable_empty_final_response"].bool_param = True
+    for name, value in request.inputs.items():
+        is_flag = isinstance(value, bool)
+        message.inputs.add(name=name, datatype="BOOL" if is_flag else "BYTES", shape=[1])
+        message.raw_input_contents.append(_raw(value))
+    return message
+
+
+def _raw(value: str | bool) -> bytes:
+    if isinstance(value, bool):
+        return bytes([value])
+    data = value.encode("utf-8")
+    return struct.pack("<I", len(data)) + data
+
+
+def read_response(response: service_pb2.ModelStreamInferResponse) -> Chunk:
+    """One streamed response. Raises the error that it carries instead."""
+    if response.error_message:
+        raise error_from_text(response.error_message)
+    return read_chunk(response.infer_response)
+
+
+def read_chunk(response: service_pb2.ModelInferResponse) -> Chunk:
+    """One response as a Chunk; an empty final response is a Chunk without text."""
+    outputs = {
+        output.name: _value(output.datatype, raw)
+        for output, raw in zip(response.outputs, response.raw_output_contents, strict=True)
+    }
+    return chunk_of(outputs, response.parameters["triton_final_response"].bool_param)
+
+
+def _value(datatype: str, raw: bytes) -> Any:
+    if datatype == "UINT32":
+        return struct.unpack("<I", raw)[0]
+    return raw[4:].decode("utf-8")
+
+
+def read_model(metadata: service_pb2.ModelMetadataResponse) -> ModelInfo:
+    """A model's description."""
+    return ModelInfo(
+        name=metadata.name,
+        versions=tuple(metadata.versions),
+        platform=metadata.platform,
+        inputs=tuple(tensor.name for tensor in metadata.inputs),
+        outputs=tuple(tensor.name for tensor in metadata.outputs),
+    )
+
+
+def read_index(index: service_pb2.RepositoryIndexResponse) -> list[ModelState]:
+    """The server's list of models."""
+    return [ModelState(m.name, m.version, m.state, m.reason) for m in index.models]
+
+
+def translated(error: grpc.RpcError) -> ClientError:
+    """RpcErrors of a call also carry `code()` and `details()`."""
+    code, details = error.code(), str(error.details())
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return TimedOut("no end of the answer within the client's timeout")
+    if code is grpc.StatusCode.UNAVAILABLE:
+        return Unavailable(f"the server cannot be reached: {details}")
+    if code is grpc.StatusCode.CANCELLED:
+        return Cancelled(details)
+    if code is grpc.StatusCode.NOT_FOUND:
+        return UnknownModel(details)
+    return ServerFailure(details)

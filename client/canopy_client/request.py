@@ -1,0 +1,69 @@
+"""What is asked, before any transport: a model's inputs by name, as the vLLM backend names them."""
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from canopy_client.errors import InvalidRequest
+from canopy_client.types import Messages, ModelInfo
+
+MODEL = "canopy"
+_WISHES = ("stream", "return_finish_reason", "return_num_input_tokens", "return_num_output_tokens")
+
+
+@dataclass(frozen=True)
+class Request:
+    """Inputs of one request; every input holds one element."""
+
+    model: str
+    inputs: Mapping[str, str | bool]
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @property
+    def expects_reason(self) -> bool:
+        """Whether the last piece of the answer says how it ended."""
+        return bool(self.inputs.get("return_finish_reason"))
+
+
+def generation(
+    model: str, text: str | None, messages: Messages | None, options: Mapping[str, Any]
+) -> Request:
+    """A streamed request for a continuation of `text`, or for the next turn of a chat."""
+    inputs: dict[str, str | bool] = {}
+    if text is not None:
+        inputs["text_input"] = text
+    if isinstance(messages, str):
+        messages = [{"role": "user", "content": messages}]
+    if messages is not None:
+        inputs["messages"] = json.dumps(list(messages))
+    if options:
+        inputs["sampling_parameters"] = json.dumps(dict(options))
+    return Request(model, inputs | dict.fromkeys(_WISHES, True))
+
+
+def control(model: str, operation: Mapping[str, Any]) -> Request:
+    """A message to the service itself, such as {"op": "cancel", "request_id": ...}."""
+    return Request(model, {"control": json.dumps(dict(operation))})
+
+
+def fitted(request: Request, model: ModelInfo) -> Request:
+    """The request without what it merely wishes for and the model does not take.
+
+    Raises InvalidRequest when the model does not take what the request is about.
+    """
+    missing = set(request.inputs) - set(model.inputs)
+    needed = missing - set(_WISHES)
+    if needed:
+        raise InvalidRequest(f"the model {model.name} takes no {', '.join(sorted(needed))}")
+    kept = {name: value for name, value in request.inputs.items() if name not in missing}
+    return Request(request.model, kept, request.id)
+
+
+def probe(model: ModelInfo) -> Request:
+    """The cheapest request that a model must be able to answer."""
+    options: dict[str, Any] = {"max_tokens": 1, "temperature": 0.0}
+    if "speculation" in model.outputs:
+        options["speculation"] = "off"
+    return generation(model.name, "a", None, options)

@@ -1,0 +1,106 @@
+"""What callers give and get: options, pieces of an answer, whole answers, facts about a server."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+Messages = str | Sequence[Mapping[str, Any]]
+
+
+class SamplingOptions(TypedDict, total=False):
+    """How to sample, and how to speculate; what is left out is the server's default."""
+
+    temperature: float  # 0 = greedy
+    top_k: int
+    top_p: float
+    min_p: float
+    seed: int
+    max_tokens: int
+    min_tokens: int
+    stop: Sequence[str]
+    stop_token_ids: Sequence[int]
+    ignore_eos: bool
+    speculation: str  # "off" or a policy's name
+    node_budget: int
+    acceptance: str
+    trace: bool  # every chunk tells the rounds since the last one
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One piece of a streamed answer."""
+
+    text: str
+    num_tokens: int
+    num_input_tokens: int
+    finish_reason: str | None  # with the last piece: "stop" or "length"
+    speculation: dict[str, Any] | None  # with the last piece
+    is_last: bool
+    rounds: Sequence[dict[str, Any]] = ()  # with `trace`: each round's draft tree and its fate
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A whole answer. Counts are 0 and the report is empty where the server does not tell them."""
+
+    text: str
+    finish_reason: str
+    num_input_tokens: int
+    num_output_tokens: int
+    speculation: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Health:
+    """What a one-token request found."""
+
+    server_version: str
+    latency_ms: float
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """One model as the server describes it."""
+
+    name: str
+    versions: tuple[str, ...]
+    platform: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ModelState:
+    """One line of the server's list of models; `state` is READY where it can be asked."""
+
+    name: str
+    version: str
+    state: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Tls:
+    """PEM files for an encrypted connection; without `ca_file` the system's authorities count."""
+
+    ca_file: str | None = None
+    certificate_file: str | None = None  # of this client, where the server asks for one
+    key_file: str | None = None
+
+
+@dataclass(frozen=True)
+class Retry:
+    """How often an unavailable server is asked again before anything of the answer came."""
+
+    num_retries: int = 2
+    first_wait_s: float = 0.25
+    growth: float = 2.0
+    max_wait_s: float = 5.0
+
+    def waits(self) -> Iterator[float]:
+        """The pause before each further attempt."""
+        for index in range(self.num_retries):
+            yield min(self.first_wait_s * self.growth**index, self.max_wait_s)
+
+
+NO_RETRY = Retry(num_retries=0)

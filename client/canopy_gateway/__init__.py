@@ -1,0 +1,19 @@
+"""The public door: an OpenAI-compatible HTTP gateway in front of a Canopy server.
+
+The Triton server's own ports know no limits and miss disconnects, so they stay on the inner
+network, and this process faces the clients. Imports go up this list:
+
+    __main__     the command `canopy-gateway`
+    app          routes and the order of the parts
+    door         key, media type, body limit, disconnect = cancel: before anything is parsed
+    answers      the streams behind one request: admission, merging, cleaning up
+    event_stream what goes out as server-sent events
+    schema       what is accepted, and what it means for the server
+    shapes       what is answered
+    errors, settings
+"""
+
+from canopy_gateway.app import create_app
+from canopy_gateway.settings import GatewaySettings
+
+__all__ = ["GatewaySettings", "create_app"]

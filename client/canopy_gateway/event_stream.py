@@ -1,0 +1,77 @@
+"""An answer as server-sent events, ended by [DONE] or by an error event."""
+
+import json
+import logging
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from canopy_client import ClientError
+from canopy_gateway.answers import Answers
+from canopy_gateway.errors import refusal_of
+from canopy_gateway.shapes import Head, Shape, usage_of
+
+DONE = b"data: [DONE]\n\n"
+_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+
+
+class EventStream(Response):
+    """Sends the pieces of `answers` as they come, and closes them whatever happens."""
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        answers: Answers,
+        shape: Shape,
+        head: Head,
+        choices_with_usage: int | None,
+        headers: Mapping[str, str],
+    ) -> None:
+        """`choices_with_usage`: answers per prompt where the usage was asked for, else None."""
+        super().__init__(headers={**_HEADERS, **headers})
+        del self.headers["content-length"]
+        self._answers = answers
+        self._shape = shape
+        self._head = head
+        self._choices_with_usage = choices_with_usage
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        try:
+            start = {"status": self.status_code, "headers": self.raw_headers}
+            await send({"type": "http.response.start", **start})
+            async for event in self._events():
+                await send({"type": "http.response.body", "body": event, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            await self._answers.close()
+
+    async def _events(self) -> AsyncIterator[bytes]:
+        """The status is out: from here on an error can only be an event of its own."""
+        begun: set[int] = set()
+        try:
+            async for piece in self._answers.pieces():
+                objects = self._shape.piece(self._head, piece.index, piece.chunk)
+                if piece.index not in begun:
+                    begun.add(piece.index)
+                    objects = self._shape.opening(self._head, piece.index) + objects
+                for thing in objects:
+                    yield _event(thing | self._no_usage)
+            if self._choices_with_usage is not None:
+                usage = usage_of(self._answers.completions, self._choices_with_usage)
+                yield _event(self._shape.empty(self._head) | {"usage": usage})
+            yield DONE
+        except ClientError as error:
+            logging.getLogger(__name__).warning("an answer broke off: %s", error)
+            yield _event(refusal_of(error, 1).body)
+
+    @property
+    def _no_usage(self) -> dict[str, Any]:
+        return {} if self._choices_with_usage is None else {"usage": None}
+
+
+def _event(thing: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(thing, ensure_ascii=False).encode() + b"\n\n"

@@ -1,0 +1,133 @@
+"""What is answered: objects as OpenAI's clients read them, and the speculation report beside."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from canopy_client import Chunk, Completion
+
+
+@dataclass(frozen=True)
+class Head:
+    """What every object of one answer carries."""
+
+    id: str
+    created: int
+    model: str
+
+
+def usage_of(completions: Sequence[Completion], num_choices: int) -> dict[str, int]:
+    """A prompt counts once, however many answers it got; answers of a prompt stand together."""
+    num_input = sum(c.num_input_tokens for c in completions[::num_choices])
+    num_output = sum(c.num_output_tokens for c in completions)
+    return {
+        "prompt_tokens": num_input,
+        "completion_tokens": num_output,
+        "total_tokens": num_input + num_output,
+    }
+
+
+class ChatShape:
+    """Of /v1/chat/completions."""
+
+    prefix = "chatcmpl"
+
+    def whole(
+        self, head: Head, completions: Sequence[Completion], usage: dict[str, int]
+    ) -> dict[str, Any]:
+        """The answer in one piece."""
+        choices = [
+            {
+                "index": index,
+                "message": {"role": "assistant", "content": completion.text, "refusal": None},
+                "logprobs": None,
+                "finish_reason": completion.finish_reason,
+                "speculation": completion.speculation,
+            }
+            for index, completion in enumerate(completions)
+        ]
+        return _envelope(head, "chat.completion", choices) | {"usage": usage}
+
+    def opening(self, head: Head, index: int) -> list[dict[str, Any]]:
+        """What a choice's stream begins with."""
+        return [self._piece(head, index, {"role": "assistant", "content": ""})]
+
+    def piece(self, head: Head, index: int, chunk: Chunk) -> list[dict[str, Any]]:
+        """One chunk: its text, and how the answer ended."""
+        pieces = []
+        if chunk.text:
+            pieces.append(self._piece(head, index, {"content": chunk.text}))
+        if chunk.is_last:
+            pieces.append(self._piece(head, index, {}, chunk.finish_reason, chunk.speculation))
+        return pieces
+
+    def empty(self, head: Head) -> dict[str, Any]:
+        """A piece without choices, which carries the usage."""
+        return _envelope(head, "chat.completion.chunk", [])
+
+    def _piece(
+        self,
+        head: Head,
+        index: int,
+        delta: dict[str, Any],
+        reason: str | None = None,
+        report: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}
+        if report is not None:
+            choice["speculation"] = report
+        return _envelope(head, "chat.completion.chunk", [choice])
+
+
+class CompletionShape:
+    """Of /v1/completions, where pieces and wholes look alike."""
+
+    prefix = "cmpl"
+
+    def whole(
+        self, head: Head, completions: Sequence[Completion], usage: dict[str, int]
+    ) -> dict[str, Any]:
+        """The answer in one piece."""
+        choices = [
+            _text_choice(index, c.text, c.finish_reason, c.speculation)
+            for index, c in enumerate(completions)
+        ]
+        return _envelope(head, "text_completion", choices) | {"usage": usage}
+
+    def opening(self, head: Head, index: int) -> list[dict[str, Any]]:
+        """Nothing."""
+        return []
+
+    def piece(self, head: Head, index: int, chunk: Chunk) -> list[dict[str, Any]]:
+        """One chunk."""
+        choice = _text_choice(index, chunk.text, chunk.finish_reason, chunk.speculation)
+        return [_envelope(head, "text_completion", [choice])]
+
+    def empty(self, head: Head) -> dict[str, Any]:
+        """A piece without choices, which carries the usage."""
+        return _envelope(head, "text_completion", [])
+
+
+Shape = ChatShape | CompletionShape
+
+
+def _text_choice(
+    index: int, text: str, reason: str | None, report: dict[str, Any] | None
+) -> dict[str, Any]:
+    choice = {"index": index, "text": text, "logprobs": None, "finish_reason": reason}
+    return choice if report is None else {**choice, "speculation": report}
+
+
+def _envelope(head: Head, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "id": head.id,
+        "object": kind,
+        "created": head.created,
+        "model": head.model,
+        "choices": choices,
+    }
+
+
+def model_card(name: str, created: int) -> dict[str, Any]:
+    """One entry of /v1/models."""
+    return {"id": name, "object": "model", "created": created, "owned_by": "canopy"}

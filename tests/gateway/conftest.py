@@ -1,0 +1,43 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
+from served import gateway
+
+from canopy.config import CacheConfig, Deployment, ServerConfig, TargetConfig
+from canopy.serve.process import ServerProcess
+from canopy.serve.runtime import with_free_ports
+from canopy_gateway import GatewaySettings
+
+
+@pytest.fixture(scope="session")
+def triton(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A tiny random model behind the whole pipeline."""
+    deployment = Deployment(
+        target=TargetConfig(model=str(tiny_folder), dtype="float32"),
+        cache=CacheConfig(num_tokens=8192),
+    )
+    folder = tmp_path_factory.mktemp("triton")
+    with ServerProcess(with_free_ports(deployment), folder) as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def server(triton: ServerProcess) -> ServerConfig:
+    """Where its ports are."""
+    return triton.server
+
+
+@pytest.fixture(scope="session")
+def url(triton: ServerProcess) -> Iterator[str]:
+    """A gateway with every default."""
+    with gateway(GatewaySettings(server_url=triton.grpc_url)) as url:
+        yield url
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[openai.OpenAI]:
+    """OpenAI's own client, which tries once."""
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        yield client

@@ -1,0 +1,27 @@
+"""A gateway on a free port, in a thread of the test's own process."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from canopy_gateway import GatewaySettings, create_app
+
+
+@contextmanager
+def gateway(settings: GatewaySettings) -> Iterator[str]:
+    """The base URL, without a path."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(create_app(settings), log_level="warning")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(timeout=20)
+        listener.close()
+    assert not thread.is_alive()
