@@ -111,6 +111,7 @@ class BuildReply:
     selected: np.ndarray = _array(np.int32)  # [sum(num_selected)]
     draft_next: np.ndarray = _array(np.int32)  # [1] turns until the next draft; 1 = the coming one
     theta: np.ndarray = _array(np.float32)  # [1] price of a node: the survival that it must have
+    shift: np.ndarray = _array(np.float32)  # [1] log-odds added to the acceptances, as learned
     predicted_ms: np.ndarray = _array(np.float32)  # [1] of verifying these trees
     load_state: np.ndarray = _array(np.int32)  # [1] policy.load.LoadState
 

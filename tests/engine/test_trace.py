@@ -114,6 +114,8 @@ def test_the_traced_paths_spell_the_tokens_that_were_emitted(pipeline, policy, a
         assert len(traced["token_ids"]) <= 1 + traced["node_budget"]
         parents, survival = traced["parents"], traced["survival"]
         assert all(survival[i] <= survival[parents[i]] for i in range(1, len(parents)))
+        if policy == "priced" and len(parents) > 1:
+            assert min(survival) > traced["theta"] - 1e-4
     assert any(len(traced["accepted"]) > 1 for traced in rounds)
 
 

@@ -82,6 +82,7 @@ class ToyBuilder:
 
     def __init__(self) -> None:
         self.draft_next = 1
+        self.shift = 0.0
         self.num_asked = 0
 
     def build(self, request: BuildRequest) -> BuildReply:
@@ -93,6 +94,7 @@ class ToyBuilder:
             np.concatenate([np.zeros(0, np.int32), *selected]),
             np.array([self.draft_next], np.int32),
             theta=np.array([0.5], np.float32),
+            shift=np.array([self.shift], np.float32),
             predicted_ms=np.array([1.0], np.float32),
             load_state=np.array([0], np.int32),
         )

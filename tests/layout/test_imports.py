@@ -25,7 +25,7 @@ ALLOWED = {
     "stages": BASE
     | {"messages", "tree", "text", "policy", "acceptance", "cache", "models", "parallel", "serve"},
     "triton_io": {"messages"},
-    "engine": BASE | {"messages", "tree", "text", "stages"},
+    "engine": BASE | {"messages", "tree", "text", "policy", "stages"},
     "entry": BASE | {"messages", "text", "models", "serve", "stages", "engine"},
     "profiling": BASE
     | {"messages", "tree", "text", "policy", "models", "serve", "stages", "engine", "entry"},

@@ -21,6 +21,7 @@ from canopy.engine.trace import TracedTree, path_survival
 from canopy.engine.turn_meter import TurnMeter
 from canopy.errors import CanopyError, StageFailed
 from canopy.messages import BuildReply, BuildRequest, DraftReply, DraftRequest
+from canopy.policy.survival import shifted
 from canopy.stages.proposals import pack_rows, unpack_proposals
 from canopy.stages.protocol import Drafter, TreeBuilder
 from canopy.tree import DraftTree, Forest, Proposal, ProposalRow
@@ -194,12 +195,16 @@ def _selected_trees(
         tree = proposal.tree.subtree(nodes)
         trees[sequence.id] = (tree, rows)
         if sequence.trace is not None:
-            traced[sequence.id] = _traced(tree, proposal, nodes, built)
+            traced[sequence.id] = _traced(sequence, tree, proposal, nodes, built)
     return TurnTrees(trees, traced)
 
 
 def _traced(
-    tree: DraftTree, proposal: Proposal, nodes: np.ndarray, built: BuildReply
+    sequence: Sequence, tree: DraftTree, proposal: Proposal, nodes: np.ndarray, built: BuildReply
 ) -> TracedTree:
-    survival = path_survival(proposal.log_probs[np.concatenate(([0], nodes))], tree.parents)
+    """With the survival that the tree builder saw when it chose the nodes."""
+    is_calibrated = sequence.request.params.policy.is_calibrated
+    shift = float(built.shift[0]) if is_calibrated else 0.0
+    log_probs = shifted(proposal.log_probs, proposal.tree.parents, shift)
+    survival = path_survival(log_probs[np.concatenate(([0], nodes))], tree.parents)
     return TracedTree(tree, survival, float(built.theta[0]), float(built.predicted_ms[0]))

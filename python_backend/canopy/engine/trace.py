@@ -6,7 +6,7 @@ A round is a JSON object. Node 0 is the anchor; the other numbers count drafted 
     token_ids      [num_nodes + 1]
     texts          [num_nodes + 1] of the tokens, as they read after their parents
     parents        [num_nodes + 1], -1 at the anchor
-    survival       [num_nodes + 1] the drafter's estimate that the path to the node is accepted
+    survival       [num_nodes + 1] chance that the path to the node is accepted, as it was foreseen
     accepted       nodes of the accepted path, from the anchor's child down
     bonus          {"token_id", "text"} of the token that the target added; null where a stop cut it
     node_budget    most nodes that this request allows

@@ -90,6 +90,7 @@ class OutcomeRecorder:
             selected=np.concatenate([np.zeros(0, np.int32), *nodes]),
             draft_next=np.ones(1, np.int32),
             theta=np.zeros(1, np.float32),
+            shift=np.zeros(1, np.float32),
             predicted_ms=np.zeros(1, np.float32),
             load_state=np.zeros(1, np.int32),
         )
