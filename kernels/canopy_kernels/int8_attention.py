@@ -18,11 +18,10 @@ from numba import njit
 
 from canopy_kernels.exponential import exp2
 from canopy_kernels.int8_cache import GROUP
-from canopy_kernels.int8_gemm import block_of_outputs
+from canopy_kernels.int8_gemm import block_of_outputs, pack_rows
 from canopy_kernels.int8_rows import LOG2_E, quantise
 from canopy_kernels.int8_weighted_sum import weighted_sums
 from canopy_kernels.prefetching import prefetch
-from canopy_kernels.vector_ir import PAIR
 
 # Sums may be reordered by the compiler, once for all calls: never by what a call holds.
 _FIXED_ORDER = {"reassoc", "nsz", "contract"}
@@ -136,42 +135,38 @@ def _score(queries, cache, path, pair, scratch):  # type: ignore[no-untyped-def]
     """Scores in the order of the path; the context's last group may leave more behind it."""
     places, context_length = path
     scores, lanes, _, zeros = scratch
+    row, kv_head = pair
+    heads = slice(kv_head * len(scores), (kv_head + 1) * len(scores))
+    members = pack_rows(queries.q[row, heads]), queries.scales[row, heads]
     places_of_group = cache.keys.shape[1] * GROUP
     for start in range(0, context_length, GROUP):
         following = places[min(start + GROUP, len(places) - 1)] // places_of_group
-        prefetch(cache.keys[following, pair[1]])
-        prefetch(cache.values[places[start] // places_of_group, pair[1]])
-        target = scores.ctypes.data + 4 * start, scores.shape[1]
-        _score_group(queries, cache, places[start] // places_of_group, pair, zeros, target)
+        prefetch(cache.keys[following, kv_head])
+        prefetch(cache.values[places[start] // places_of_group, kv_head])
+        out = scores.ctypes.data + 4 * start, scores.shape[1]
+        _score_group(members, cache, (places[start] // places_of_group, kv_head), zeros, out)
     scored = np.int64(-1)
     for index in range(context_length, len(places)):
         group, lane = places[index] // places_of_group, places[index] % GROUP
         if group != scored:
-            target = lanes.ctypes.data, lanes.shape[1]
-            _score_group(queries, cache, group, pair, zeros, target)
+            out = lanes.ctypes.data, lanes.shape[1]
+            _score_group(members, cache, (group, kv_head), zeros, out)
             scored = group
         for member in range(len(scores)):
             scores[member, index] = lanes[member, lane]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _score_group(queries, cache, group, pair, zeros, target):  # type: ignore[no-untyped-def]
-    """Scores of all slots of a group. target: address, distance of query heads."""
-    row, kv_head = pair
-    num_heads = queries.q.shape[1] // cache.keys.shape[1]
-    query_side = (
-        queries.q[row, kv_head * num_heads].ctypes.data,
-        queries.scales[row, kv_head * num_heads :].ctypes.data,
-        queries.q.shape[2] // PAIR,
-        target[1],
-    )
-    key_side = (
-        cache.keys[group, kv_head].ctypes.data,
-        cache.key_scales[group, kv_head].ctypes.data,
-        zeros.ctypes.data,
-        cache.keys.shape[2],
-    )
-    block_of_outputs(num_heads, query_side, key_side, target[0])
+def _score_group(members, cache, group, zeros, out):  # type: ignore[no-untyped-def]
+    """Scores of all slots of a group, for packed query heads and their scales.
+
+    group: index and KV head. out: address, distance of query heads.
+    """
+    tiles, scales = members
+    keys = cache.keys[group]
+    row_side = tiles.ctypes.data, scales.ctypes.data, out[1]
+    key_side = keys.ctypes.data, cache.key_scales[group].ctypes.data, zeros.ctypes.data
+    block_of_outputs(len(scales), row_side, (*key_side, len(keys), 0), out[0])
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=_FIXED_ORDER)

@@ -16,9 +16,12 @@ a single instruction of AVX2, AVX-512 and VNNI; the tile below is written in por
 operations that LLVM turns into it, and into plain multiplications on other CPUs.
 """
 
+import functools
+
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from canopy_kernels.vector_ir import (
@@ -28,15 +31,16 @@ from canopy_kernels.vector_ir import (
     INT16_PAIRS,
     INT32,
     INT32_PAIRS,
-    INT32S,
     INT64,
     LANES,
     PAIR,
+    ZEROS,
     add_pairs,
-    counted_loop,
     fields,
+    has_wide_registers,
     load,
     place,
+    prefetch_line,
     spread,
     store,
 )
@@ -105,12 +109,20 @@ def int8_linear(
     return out
 
 
+# Rows of the largest tile, whose sums fill the vector registers: a tree of 16 nodes and its anchor
+# where a row's sums are one register, and 6 where they are two of AVX2's sixteen.
+MAX_TILE = 17 if has_wide_registers() else 6
+_PREFETCHED = 8192  # bytes of weights between what is read and what is asked for
+_MAX_CHAINS = 8  # additions under way at once
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
 def linear_share(q, row_scales, linear, out, worker, num_workers):  # type: ignore[no-untyped-def]
     """Worker's part of the outputs, for all rows. linear: blocks, weight scales, bias."""
     blocks, weight_scales, bias = linear
     num_blocks, num_pairs = blocks.shape[0], blocks.shape[1]
-    row_side = (q.ctypes.data, row_scales.ctypes.data, q.shape[1] // PAIR, out.shape[1])
+    tiles = pack_rows(q)
+    row_side = (tiles.ctypes.data, row_scales.ctypes.data, out.shape[1])
     first, end = num_blocks * worker // num_workers, num_blocks * (worker + 1) // num_workers
     for block in range(first, end):
         column = 4 * BLOCK * block
@@ -119,77 +131,111 @@ def linear_share(q, row_scales, linear, out, worker, num_workers):  # type: igno
             weight_scales.ctypes.data + column,
             bias.ctypes.data + column,
             num_pairs,
+            _PREFETCHED,
         )
         block_of_outputs(len(row_scales), row_side, weight_side, out.ctypes.data + column)
 
 
-# Rows of the largest tile: with two vectors of sums for each it fills AVX2's registers.
-_TILE_ROWS = 6
+@njit(cache=True, nogil=True, error_model="numpy")
+def pack_rows(q):  # type: ignore[no-untyped-def]
+    """q int16 [T, K'] as tiles of at most MAX_TILE rows, one after the other: int32 [T * K'/2].
+
+    A tile is int32 [K'/2, rows], a pair of q in each: what a step of the sums reads is one piece.
+    """
+    pairs = q.view(np.int32)
+    num_rows, num_pairs = pairs.shape
+    if num_rows == 1:
+        return pairs.reshape(-1)
+    packed = np.empty(pairs.size, np.int32)
+    num_tiles = -(-num_rows // MAX_TILE)
+    row = 0
+    for tile in range(num_tiles):
+        end = num_rows * (tile + 1) // num_tiles
+        target = packed[row * num_pairs : end * num_pairs].reshape(num_pairs, end - row)
+        for pair in range(num_pairs):
+            for index in range(end - row):
+                target[pair, index] = pairs[row + index, pair]
+        row = end
+    return packed
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def block_of_outputs(num_rows, row_side, weight_side, out):  # type: ignore[no-untyped-def]
     """16 outputs of every row. out: address.
 
-    row_side: addresses of q and of the row scales; distance of rows in q (pairs) and in out.
-    weight_side: addresses of the block, its scales and its bias; number of pairs.
+    row_side: addresses of the packed rows and of their scales; distance of rows in out.
+    weight_side: addresses of the block, its scales and its bias; number of pairs; bytes from what
+    is read of the block to what is asked for ahead of its use.
     """
-    q, row_scales, q_stride, out_stride = row_side
-    for row in range(0, num_rows, _TILE_ROWS):
+    tiles, row_scales, out_stride = row_side
+    num_tiles = -(-num_rows // MAX_TILE)
+    row = 0
+    for tile in range(num_tiles):
+        end = num_rows * (tile + 1) // num_tiles
         tile_side = (
-            q + 2 * PAIR * row * q_stride,
+            tiles + 2 * PAIR * row * weight_side[3],
             row_scales + 4 * row,
-            q_stride,
             out_stride,
             out + 4 * row * out_stride,
         )
-        _tile_of(min(num_rows - row, _TILE_ROWS), tile_side, weight_side)
+        _tile(end - row, tile_side, weight_side)
+        row = end
 
 
-@njit(inline="always")
-def _tile_of(num_rows, tile_side, weight_side):  # type: ignore[no-untyped-def]
-    if num_rows == 6:
-        _tile(6, tile_side, weight_side)
-    elif num_rows == 5:
-        _tile(5, tile_side, weight_side)
-    elif num_rows == 4:
-        _tile(4, tile_side, weight_side)
-    elif num_rows == 3:
-        _tile(3, tile_side, weight_side)
-    elif num_rows == 2:
-        _tile(2, tile_side, weight_side)
-    else:
-        _tile(1, tile_side, weight_side)
-
-
-@intrinsic(prefer_literal=True)
+@intrinsic
 def _tile(context, num_rows, tile_side, weight_side):  # type: ignore[no-untyped-def]
-    """One block of outputs for num_rows rows, all sums in registers."""
+    """One block of outputs for 1 to MAX_TILE rows, all sums in registers."""
 
     def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        q, row_scales, q_stride, out_stride, out = fields(builder, arguments[1])
-        weight, weight_scales, bias, num_pairs = fields(builder, arguments[2])
-        rows = [ir.Constant(INT64, row) for row in range(num_rows.literal_value)]
-
-        def add_products(pair, sums):  # type: ignore[no-untyped-def]
-            levels = load(builder, place(builder, weight, BLOCK * PAIR, pair), INT8_PAIRS)
-            wide = builder.sext(levels, INT32_PAIRS)
-            added = []
-            for row, row_sums in zip(rows, sums, strict=True):
-                position = builder.add(builder.mul(row, q_stride), pair)
-                both = spread(builder, load(builder, place(builder, q, 4, position), INT32))
-                levels = builder.sext(builder.bitcast(both, INT16_PAIRS), INT32_PAIRS)
-                added.append(builder.add(row_sums, add_pairs(builder, builder.mul(levels, wide))))
-            return added
-
-        zeros = [ir.Constant(INT32S, None)] * len(rows)
-        sums = counted_loop(builder, num_pairs, zeros, add_products)
-        by_output = load(builder, weight_scales, FLOATS), load(builder, bias, FLOATS)
-        for row, row_sums in zip(rows, sums, strict=True):
-            row_scale = spread(builder, load(builder, place(builder, row_scales, 4, row), FLOAT))
-            scaled = builder.fmul(builder.sitofp(row_sums, FLOATS), row_scale)
-            result = builder.fadd(builder.fmul(scaled, by_output[0]), by_output[1])
-            store(builder, result, place(builder, out, 4, builder.mul(row, out_stride)))
+        tile_fields, weight_fields = (fields(builder, a) for a in arguments[1:])
+        after = builder.append_basic_block("tiled")
+        choice = builder.switch(arguments[0], after)
+        for count in range(1, MAX_TILE + 1):
+            block = builder.append_basic_block(f"rows{count}")
+            choice.add_case(ir.Constant(arguments[0].type, count), block)
+            builder.position_at_end(block)
+            _emit_tile(builder, count, tile_fields, weight_fields)
+            builder.branch(after)
+        builder.position_at_end(after)
         return context.get_dummy_value()
 
     return types.void(num_rows, tile_side, weight_side), codegen
+
+
+def _emit_tile(builder, num_rows, tile_fields, weight_fields):  # type: ignore[no-untyped-def]
+    """Few rows keep several sums each, since one sum alone waits for its last addition."""
+    tile, row_scales, out_stride, out = tile_fields
+    weight, weight_scales, bias, num_pairs, ahead = weight_fields
+    num_chains = 1 << max((min(MAX_TILE, _MAX_CHAINS) // num_rows).bit_length() - 1, 0)
+    sums = [
+        [cgutils.alloca_once_value(builder, ZEROS) for _ in range(num_rows)]
+        for _ in range(num_chains)
+    ]
+    step = INT64(num_chains)
+    whole = builder.mul(builder.udiv(num_pairs, step), step)
+    with cgutils.for_range_slice(builder, INT64(0), whole, step, INT64) as (pair, _):
+        for chain, totals in enumerate(sums):
+            _emit_products(builder, tile, (weight, ahead), builder.add(pair, INT64(chain)), totals)
+    with cgutils.for_range_slice(builder, whole, num_pairs, INT64(1), INT64) as (pair, _):
+        _emit_products(builder, tile, (weight, ahead), pair, sums[0])
+    by_output = load(builder, weight_scales, FLOATS), load(builder, bias, FLOATS)
+    for index, chains in enumerate(zip(*sums, strict=True)):
+        total = functools.reduce(builder.add, map(builder.load, chains))
+        row_scale = load(builder, place(builder, row_scales, 4, INT64(index)), FLOAT)
+        scaled = builder.fmul(builder.sitofp(total, FLOATS), spread(builder, row_scale))
+        result = builder.fadd(builder.fmul(scaled, by_output[0]), by_output[1])
+        store(builder, result, place(builder, out, 4, builder.mul(INT64(index), out_stride)))
+
+
+def _emit_products(builder, tile, block, pair, totals):  # type: ignore[no-untyped-def]
+    """Add a pair of inputs, for 16 outputs, to the sums of every row of the tile."""
+    weight, ahead = block
+    address = place(builder, weight, BLOCK * PAIR, pair)
+    prefetch_line(builder, builder.add(address, ahead))
+    weights = builder.sext(load(builder, address, INT8_PAIRS), INT32_PAIRS)
+    first = place(builder, tile, 4 * len(totals), pair)
+    for row, total in enumerate(totals):
+        both = spread(builder, load(builder, builder.add(first, INT64(4 * row)), INT32))
+        levels = builder.sext(builder.bitcast(both, INT16_PAIRS), INT32_PAIRS)
+        products = add_pairs(builder, builder.mul(levels, weights))
+        builder.store(builder.add(builder.load(total), products), total)

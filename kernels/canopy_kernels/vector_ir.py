@@ -4,6 +4,8 @@ Vectors have 16 lanes; LLVM cuts them to the registers of the CPU that it compil
 """
 
 from llvmlite import ir
+from numba.core import config
+from numba.core.codegen import get_host_cpu_features
 
 LANES = 16
 PAIR = 2
@@ -15,6 +17,12 @@ FLOATS = ir.VectorType(FLOAT, LANES)
 INT8_PAIRS = ir.VectorType(ir.IntType(8), LANES * PAIR)
 INT16_PAIRS = ir.VectorType(ir.IntType(16), LANES * PAIR)
 INT32_PAIRS = ir.VectorType(INT32, LANES * PAIR)
+ZEROS = ir.Constant(INT32S, None)
+
+
+def has_wide_registers() -> bool:
+    """Whether a vector of 16 numbers is one register of this CPU, of which it then has 32."""
+    return "+avx512bw" in (config.CPU_FEATURES or get_host_cpu_features())
 
 
 def fields(builder, aggregate):  # type: ignore[no-untyped-def]
@@ -54,6 +62,15 @@ def add_pairs(builder, pairs):  # type: ignore[no-untyped-def]
         for first in range(PAIR)
     ]
     return builder.add(*halves)
+
+
+def prefetch_line(builder, address):  # type: ignore[no-untyped-def]
+    """Ask for the cache line at an address, which need not be readable."""
+    byte = ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [byte, INT32, INT32, INT32])
+    function = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+    read, everywhere, data = (ir.Constant(INT32, value) for value in (0, 3, 1))
+    builder.call(function, [builder.inttoptr(address, byte), read, everywhere, data])
 
 
 def multiply_add(builder, a, b, c):  # type: ignore[no-untyped-def]

@@ -16,7 +16,10 @@ from canopy_kernels.int8_gemm import (
     unpack_weight,
 )
 
-SHAPES = [(1, 1, 1), (1, 576, 960), (2, 7, 17), (5, 80, 16), (6, 33, 50), (13, 1536, 48)]
+SHAPES = [
+    *[(1, 1, 1), (1, 576, 960), (2, 7, 17), (5, 80, 16), (6, 33, 50), (13, 1536, 48)],
+    *[(17, 40, 20), (18, 21, 33), (40, 64, 16)],
+]
 
 
 def operands(rows: int, inputs: int, outputs: int, fill: int | None = None) -> tuple:
