@@ -16,7 +16,8 @@ DEPLOYMENT_VARIABLE = "CANOPY_DEPLOYMENT"
 
 DTYPES = ("float32", "bfloat16", "int8")
 DEVICES = ("cpu", "cuda")
-SOURCES = ("none", "lookup", "autoregressive")
+SOURCES = ("none", "lookup", "autoregressive", "block", "markov", "all")
+NEURAL_SOURCES = ("block", "markov", "all")  # a block drafter, which reads the target's features
 POLICIES = (
     "chain",
     "uniform",
@@ -82,9 +83,10 @@ class DrafterConfig:
     """Where proposals come from, and how far a proposal may grow."""
 
     source: str = "lookup"
-    model: str = ""  # the folder of an autoregressive drafter; its tokenizer is the target's
+    model: str = ""  # the folder of a drafter model, made for the target's vocabulary
     num_threads: int = 1
     max_nodes: int = 64  # drafted nodes of one proposal, a superset of the tree that is verified
+    num_candidates: int = 512  # of a block drafter's vocabulary, scored by its Markov head
     row_size: int = 32  # entries of a proposal row kept for the ratio rules (K)
     coupling: float = 0.7  # c in `log q + c * G`, the ranking of children in coupled mode
     max_match: int = 4  # longest suffix, in tokens, that lookup matches
@@ -95,10 +97,16 @@ class DrafterConfig:
         _require(self.max_nodes >= 1, "drafter.max_nodes must be at least 1")
         _require(self.row_size >= 1, "drafter.row_size must be at least 1")
         _require(1 <= self.min_match <= self.max_match, "drafter.min_match must be in 1..max_match")
+        _require(self.num_candidates >= 1, "drafter.num_candidates must be at least 1")
         _require(
-            (self.source == "autoregressive") == bool(self.model),
-            'drafter.model is the folder of an "autoregressive" drafter and of no other source',
+            (self.source == "autoregressive" or self.reads_features) == bool(self.model),
+            'drafter.model is the folder of the drafter of the sources "autoregressive", "block", '
+            '"markov" and "all", and of no other',
         )
+
+    @property
+    def reads_features(self) -> bool:
+        return self.source in NEURAL_SOURCES
 
 
 @dataclass(frozen=True)

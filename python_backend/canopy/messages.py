@@ -64,6 +64,11 @@ class DraftRequest(SequenceChanges):
     updated_token_ids: np.ndarray = _array(np.int32)  # [sum(updated_lengths)]
     sequence_ids: np.ndarray = _array(np.int64)  # [S]
     max_depths: np.ndarray = _array(np.int32)  # [S] deepest node that can still be emitted
+    # States of positions computed since the last draft, as in VerifyReply; [G] sequences.
+    feature_ids: np.ndarray = _array(np.int64)  # [G]
+    feature_starts: np.ndarray = _array(np.int32)  # [G] position of the first
+    feature_lengths: np.ndarray = _array(np.int32)  # [G] positions
+    features: np.ndarray = _array(np.float16)  # [sum(feature_lengths) * taps * E]
 
 
 @dataclass
@@ -81,6 +86,7 @@ class DraftReply:
     row_token_ids: np.ndarray = _array(np.int32)  # [sum(row_lengths)]
     row_log_probs: np.ndarray = _array(np.float32)  # [sum(row_lengths)] each row sums to 1
     num_failed: np.ndarray = _array(np.int32)  # [1] sequences that the drafter failed on
+    num_source_failures: np.ndarray = _array(np.int32)  # [1] since the stage started
 
 
 @dataclass
@@ -163,6 +169,11 @@ class VerifyReply:
     num_cached_tokens: np.ndarray = _array(np.int32)  # [S] prompt tokens reused when it was started
     num_free_blocks: np.ndarray = _array(np.int32)  # [1]
     num_used_blocks: np.ndarray = _array(np.int32)  # [1]
+    # Hidden states of positions that this step computed and the sequence keeps; empty fields
+    # where no drafter reads them.
+    feature_starts: np.ndarray = _array(np.int32)  # [S] position of the first
+    feature_lengths: np.ndarray = _array(np.int32)  # [S] positions
+    features: np.ndarray = _array(np.float16)  # [sum(feature_lengths) * taps * E]
 
 
 def array_fields(message: Any) -> dict[str, np.dtype]:

@@ -13,6 +13,7 @@ import torch
 
 from canopy.models.block_drafter import BlockDrafter
 from canopy.stages.sources.block_conditionals import BlockConditionals, MarkovHead
+from canopy.stages.sources.markov_head import markov_head
 from canopy_training.corpus import Answer
 from canopy_training.drafter_data import Batches
 from canopy_training.drafter_loss import decoded_rows, distillation_loss
@@ -103,13 +104,3 @@ def _accepted(paths: Sequence[tuple[int, ...]], tokens: np.ndarray) -> int:
 def _batches(drafter: BlockDrafter) -> Batches:
     config = drafter.config
     return Batches(drafter.draft_ids.cpu().numpy(), config.target_vocab_size, config.block_size)
-
-
-@torch.inference_mode()
-def markov_head(drafter: BlockDrafter) -> MarkovHead:
-    """The Markov head as the draft stage holds it."""
-    return MarkovHead(
-        codes=drafter.markov_code(drafter.embedding).float().cpu().numpy(),
-        out=drafter.markov_out.weight.detach().float().cpu().numpy(),
-        draft_ids=drafter.draft_ids.cpu().numpy().astype(np.int32),
-    )

@@ -135,6 +135,7 @@ class Engine:
             self._heal_verifier(error)
             return
         self._verifier_failures = 0
+        self._proposer.note_features(self._running, reply)
         with self.metrics.timed("commit"):
             self._commit(trees, reply)
 

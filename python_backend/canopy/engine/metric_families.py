@@ -105,6 +105,11 @@ _GAUGES = (
     ("price_theta", "Survival that a drafted node must have", lambda m: m.price_theta),
     ("predicted_step_ms", "Predicted time of a verify step", lambda m: m.predicted_step_ms),
     ("measured_step_ms", "Measured time of the last verify step", lambda m: m.measured_step_ms),
+    (
+        "source_failures",
+        "Proposal sources missing or failing since the draft stage started",
+        lambda m: m.source_failures,
+    ),
     ("load_state", "Server load known: 0 fresh, 1 stale, 2 not", lambda m: m.load_state),
 )
 _HISTOGRAMS = (

@@ -9,7 +9,7 @@ from typing import Any
 
 from canopy.engine.histogram import Histogram
 from canopy.engine.request import Sequence
-from canopy.messages import BuildReply
+from canopy.messages import BuildReply, DraftReply
 from canopy.tree import DraftTree
 
 STAGES = ("draft", "build", "verify", "commit", "total")
@@ -47,6 +47,7 @@ class EngineMetrics:
     price_theta: float = 0.0  # survival that a node must have
     predicted_step_ms: float = 0.0  # of verifying the last turn with trees
     measured_step_ms: float = 0.0  # of verifying the last turn
+    source_failures: int = 0  # proposal sources missing or failing, of the present draft stage
     load_state: int = 0  # policy.load.LoadState of the tree builder
     stage_seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
     acceptance_length: Histogram = _histogram(1, 2, 3, 4, 5, 6, 8, 12, 16)
@@ -75,6 +76,12 @@ class EngineMetrics:
         self.price_theta = float(built.theta[0])
         self.predicted_step_ms = float(built.predicted_ms[0])
         self.load_state = int(built.load_state[0])
+
+    def note_draft(self, reply: DraftReply) -> None:
+        """What the draft stage tells about itself."""
+        self.num_failed_proposals += int(reply.num_failed.sum())
+        if len(reply.num_source_failures):
+            self.source_failures = int(reply.num_source_failures[0])
 
     def count_failure(self, stage: str) -> None:
         self.num_stage_failures[stage] = self.num_stage_failures.get(stage, 0) + 1

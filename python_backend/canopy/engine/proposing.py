@@ -20,8 +20,9 @@ from canopy.engine.request import Sequence
 from canopy.engine.trace import TracedTree, path_survival
 from canopy.engine.turn_meter import TurnMeter
 from canopy.errors import CanopyError, StageFailed
-from canopy.messages import BuildReply, BuildRequest, DraftReply, DraftRequest
+from canopy.messages import BuildReply, BuildRequest, DraftReply, DraftRequest, VerifyReply
 from canopy.policy.survival import shifted
+from canopy.stages.features import FeatureLedger
 from canopy.stages.proposals import pack_rows, unpack_proposals
 from canopy.stages.protocol import Drafter, TreeBuilder
 from canopy.tree import DraftTree, Forest, Proposal, ProposalRow
@@ -85,6 +86,7 @@ class Proposer:
         self._restart = restart
         self._metrics = metrics
         self._ledger = StageLedger()
+        self._features = FeatureLedger()
         self._meter = TurnMeter(metrics)
         self._skip_turns = 0
         self._num_running_at_skip = 0
@@ -93,6 +95,11 @@ class Proposer:
     def finish(self, sequence_id: int) -> None:
         """The drafter is to drop a sequence."""
         self._ledger.finish(sequence_id)
+        self._features.drop(sequence_id)
+
+    def note_features(self, running: SequenceOf[Sequence], reply: VerifyReply) -> None:
+        """Keep for the drafter what a verify reply tells about the sequences it was asked for."""
+        self._features.note([s.id for s in running], reply)
 
     def propose(self, running: SequenceOf[Sequence], num_waiting: int) -> TurnTrees:
         """Trees for this turn; none at all when nothing is worth drafting."""
@@ -120,7 +127,7 @@ class Proposer:
         with self._metrics.timed("draft"):
             reply = self._drafter.draft(self._draft_request(sequences))
             proposals = unpack_proposals(reply)
-        self._metrics.num_failed_proposals += int(reply.num_failed.sum())
+        self._metrics.note_draft(reply)
         if not sequences:
             return TurnTrees()
         with self._metrics.timed("build"):
@@ -138,6 +145,7 @@ class Proposer:
             **self._ledger.updates(sequences),
             sequence_ids=np.array([s.id for s in sequences], np.int64),
             max_depths=np.array([s.max_depth for s in sequences], np.int32),
+            **self._features.take(s.id for s in sequences),
         )
 
     def _build_request(

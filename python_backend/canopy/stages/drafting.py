@@ -4,17 +4,26 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from canopy.config import Deployment, DrafterConfig, TreeConfig
-from canopy.errors import StageFailed
+from canopy.errors import InvalidDeployment, StageFailed
 from canopy.messages import DraftReply, DraftRequest
 from canopy.policy import Calibration, PolicySettings
 from canopy.policy.profile import Profile
 from canopy.sampling import Acceptance
 from canopy.stages.changes import started_sequences
+from canopy.stages.features import request_features
 from canopy.stages.profiles import load_profile
 from canopy.stages.proposals import pack_proposals
 from canopy.stages.sources.lookup import LookupSource
-from canopy.stages.sources.source import DraftSequence, DraftTask, NoSource, ProposalSource
+from canopy.stages.sources.source import (
+    DraftSequence,
+    DraftTask,
+    FeatureReader,
+    NoSource,
+    ProposalSource,
+)
 from canopy.tree import Proposal
 from canopy.tree.forest import split_ragged
 
@@ -36,6 +45,7 @@ class DrafterStage:
         drafter: DrafterConfig,
         tree: TreeConfig,
         profile: Profile = _NOT_MEASURED,
+        num_missing_sources: int = 0,
     ) -> None:
         self._source = source
         self._profile = profile
@@ -43,6 +53,7 @@ class DrafterStage:
         self._tree = tree
         self._sequences: dict[int, DraftSequence] = {}
         self.num_failed_proposals = 0
+        self._num_missing_sources = num_missing_sources
 
     def draft(self, request: DraftRequest) -> DraftReply:
         """Apply the changes, then propose. Raises StageFailed for an unknown sequence."""
@@ -53,7 +64,14 @@ class DrafterStage:
         ]
         num_failed = self.num_failed_proposals
         proposals = self._propose(tasks)
-        return pack_proposals(proposals, self.num_failed_proposals - num_failed)
+        reply = pack_proposals(proposals, self.num_failed_proposals - num_failed)
+        reply.num_source_failures = np.array([self._num_source_failures], np.int32)
+        return reply
+
+    @property
+    def _num_source_failures(self) -> int:
+        own = self._source.num_failures if isinstance(self._source, FeatureReader) else 0
+        return self._num_missing_sources + own
 
     def _apply_changes(self, request: DraftRequest) -> None:
         for sequence_id in request.finished_ids:
@@ -66,6 +84,8 @@ class DrafterStage:
         grown = split_ragged(request.updated_token_ids, request.updated_lengths)
         for sequence_id, token_ids in zip(request.updated_ids, grown, strict=True):
             self._known(int(sequence_id)).token_ids.extend(token_ids.tolist())
+        if isinstance(self._source, FeatureReader):
+            self._source.take_features(request_features(request))
 
     def _finish(self, sequence_id: int) -> None:
         self._sequences.pop(sequence_id, None)
@@ -110,7 +130,24 @@ class DrafterStage:
 def make_drafter(deployment: Deployment, profile: Profile | None = None) -> DrafterStage:
     """The draft stage of a deployment. Raises InvalidDeployment for an unusable drafter."""
     profile = profile or load_profile(deployment)
-    return DrafterStage(_make_source(deployment), deployment.drafter, deployment.tree, profile)
+    drafter = deployment.drafter
+    if drafter.reads_features:
+        source, num_missing = _make_block_source(deployment)
+        return DrafterStage(source, drafter, deployment.tree, profile, num_missing)
+    return DrafterStage(_make_source(deployment), drafter, deployment.tree, profile)
+
+
+def _make_block_source(deployment: Deployment) -> tuple[ProposalSource, int]:
+    """Without a usable block drafter the other sources go on; the second number counts it."""
+    from canopy.stages.sources.block import make_block_source
+
+    drafter = deployment.drafter
+    lookup = LookupSource(drafter.min_match, drafter.max_match) if drafter.source == "all" else None
+    try:
+        return make_block_source(deployment, lookup), 0
+    except InvalidDeployment as error:
+        logger.error("the block drafter is left out: %s", error)
+        return lookup or NoSource(), 1
 
 
 def _make_source(deployment: Deployment) -> ProposalSource:

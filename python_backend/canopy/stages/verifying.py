@@ -9,7 +9,7 @@ tokens and the cache as they were. After a commit the cache holds every known to
 import itertools
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -19,11 +19,13 @@ from canopy.cache.block_manager import BlockManager
 from canopy.config import CacheConfig, Deployment
 from canopy.messages import Finish, Status, VerifyReply, VerifyRequest
 from canopy.models.decoder import Decoder
-from canopy.models.step import Segment, assemble_step
+from canopy.models.step import HiddenTaps, Segment, assemble_step
 from canopy.parallel.decoder import load_target, num_threads
 from canopy.stages.changes import StartedSequence, started_sequences
+from canopy.stages.features import Features, FeatureTaps, kept_features, reply_fields
 from canopy.stages.proposals import unpack_rows
 from canopy.stages.scheduling import Offer, Share, TargetSequence, schedule
+from canopy.stages.taps import drafter_taps
 from canopy.text.stopping import truncate
 from canopy.tree import DraftTree, Forest, ProposalRow
 from canopy.tree.forest import offsets_of, split_ragged
@@ -36,7 +38,9 @@ def make_verifier(deployment: Deployment) -> "TargetVerifier":
     target = deployment.target
     torch.set_num_threads(num_threads(target))
     decoder = load_target(target)
-    return TargetVerifier(decoder, deployment.cache, deployment.limits.max_step_tokens)
+    return TargetVerifier(
+        decoder, deployment.cache, deployment.limits.max_step_tokens, drafter_taps(deployment)
+    )
 
 
 @dataclass(frozen=True)
@@ -47,16 +51,30 @@ class Outcome:
     finish: Finish = Finish.NONE
     emitted: tuple[int, ...] = ()
     path: tuple[int, ...] = ()  # drafted nodes whose tokens were emitted
+    features: Features | None = None  # of what the sequence keeps, where a drafter reads them
+
+    @property
+    def computed(self) -> np.ndarray:
+        """int64 [n] drafted nodes kept; the last emitted token is not computed."""
+        return np.array(self.path[: max(len(self.emitted) - 1, 0)], np.int64)
 
 
 class TargetVerifier:
     """`stages.protocol.Verifier` over a decoder in this process."""
 
-    def __init__(self, decoder: Decoder, cache: CacheConfig, max_step_tokens: int) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        cache: CacheConfig,
+        max_step_tokens: int,
+        taps: FeatureTaps | None = None,
+    ) -> None:
+        """taps: which hidden states replies bring; none: no drafter reads any."""
         self.blocks = BlockManager(cache.num_blocks, cache.block_size, cache.prefix_reuse)
         self._decoder = decoder
         self._cache = decoder.new_cache(cache.num_blocks, cache.block_size)
         self._max_step_tokens = max_step_tokens
+        self._taps = taps
         self._sequences: dict[int, TargetSequence] = {}
 
     def verify(self, request: VerifyRequest) -> VerifyReply:
@@ -125,19 +143,30 @@ class TargetVerifier:
         if not shares:
             return {}
         segments = [s.segment(self.blocks.block_table(s.offer.sequence.id)) for s in shares]
-        logits = self._forward(segments)
+        logits, states = self._forward(segments)
         outcomes = [_decide(share, part) for share, part in zip(shares, logits, strict=True)]
+        if self._taps:
+            outcomes = [
+                _with_features(share, outcome, part, self._taps.window)
+                for share, outcome, part in zip(shares, outcomes, states, strict=True)
+            ]
         self._move_accepted(shares, segments, outcomes)
         for share, outcome in zip(shares, outcomes, strict=True):
             self._commit(share, outcome)
         return {s.offer.sequence.id: o for s, o in zip(shares, outcomes, strict=True)}
 
-    def _forward(self, segments: Sequence[Segment]) -> list[np.ndarray]:
-        """float32 [logit rows, V] of every segment."""
+    def _forward(self, segments: Sequence[Segment]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Of every segment: float32 [logit rows, V]; float32 [rows, taps, E], none without taps."""
         device = str(self._cache.device)
         batch = assemble_step(segments, self.blocks.block_size, device)
-        logits = self._decoder.forward(batch, self._cache).cpu().numpy()
-        return split_ragged(logits, np.array([len(s.logit_rows) for s in segments]))
+        layers = self._taps.layers if self._taps else ()
+        taps = HiddenTaps.of(layers, batch, self._decoder.config.hidden_size) if layers else None
+        logits = self._decoder.forward(batch, self._cache, taps).cpu().numpy()
+        parts = split_ragged(logits, np.array([len(s.logit_rows) for s in segments]))
+        if taps is None:
+            return parts, []
+        sizes = np.array([len(s.token_ids) for s in segments])
+        return parts, split_ragged(taps.states.cpu().numpy(), sizes)
 
     def _move_accepted(
         self, shares: Sequence[Share], segments: Sequence[Segment], outcomes: Sequence[Outcome]
@@ -146,7 +175,7 @@ class TargetVerifier:
         sources, destinations = [], []
         for share, segment, outcome in zip(shares, segments, outcomes, strict=True):
             slots = segment.slots(self.blocks.block_size)
-            kept = np.array(outcome.path[: len(outcome.emitted) - 1], np.int64)
+            kept = outcome.computed
             sources.append(slots[share.num_chain - 1 + kept])
             destinations.append(slots[share.num_chain : share.num_chain + len(kept)])
         device = self._cache.device
@@ -178,6 +207,7 @@ class TargetVerifier:
             num_cached_tokens=np.array(cached, np.int32),
             num_free_blocks=np.array([self.blocks.num_free], np.int32),
             num_used_blocks=np.array([self.blocks.num_used], np.int32),
+            **reply_fields([o.features for o in outcomes]),
         )
 
 
@@ -211,3 +241,11 @@ def _decide(share: Share, logits: np.ndarray) -> Outcome:
         return Outcome(Status.FAILED)
     emitted, finish = truncate(verdict.token_ids(offer.tree), num_emitted, params)
     return Outcome(Status.DECODED, finish, tuple(emitted), tuple(verdict.path[: len(emitted)]))
+
+
+def _with_features(share: Share, outcome: Outcome, states: np.ndarray, window: int) -> Outcome:
+    """states: float32 [rows of the share, taps, E]."""
+    if outcome.status is Status.FAILED:
+        return outcome
+    rows = np.concatenate([np.arange(share.num_chain), share.num_chain - 1 + outcome.computed])
+    return replace(outcome, features=kept_features(states, share.num_committed, rows, window))

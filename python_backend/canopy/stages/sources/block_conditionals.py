@@ -36,9 +36,12 @@ class _Candidates:
 class BlockConditionals:
     """The laws of one sequence in one turn; rows of U are looked through when they are needed."""
 
-    def __init__(self, logits: np.ndarray, head: MarkovHead, num_candidates: int) -> None:
-        """logits: float32 [block, V]."""
-        self._logits = logits
+    def __init__(
+        self, logits: np.ndarray, head: MarkovHead, num_candidates: int, temperature: float = 1.0
+    ) -> None:
+        """logits: float32 [block, V]. temperature: of the laws, positive."""
+        self._logits = logits / np.float32(temperature)
+        self._temperature = np.float32(temperature)
         self._head = head
         self._num_candidates = min(num_candidates, logits.shape[1])
         self._candidates: dict[int, _Candidates] = {}
@@ -56,7 +59,7 @@ class BlockConditionals:
         best = self._best(depth)
         scores = best.logits
         if self._head.is_on:
-            scores = scores + best.out @ self._head.codes[parent_id]
+            scores = scores + best.out @ (self._head.codes[parent_id] / self._temperature)
         top = float(scores.max())
         weights = np.exp(scores - top)
         total = float(weights.sum()) + np.exp(min(best.tail - top, 80.0))

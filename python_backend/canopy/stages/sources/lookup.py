@@ -15,7 +15,7 @@ continuations both count, and the estimates of a node's children never add up to
 
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from canopy.stages.sources.best_first import BestFirst, Continuations
 from canopy.stages.sources.source import DraftSequence, DraftTask
@@ -45,8 +45,12 @@ class LookupSource:
         self._indexes.pop(sequence_id, None)
 
     def _propose(self, task: DraftTask) -> Proposal:
-        index = self._index_of(task.sequence)
-        return BestFirst(task, lambda path: self._continuations(index, path)).grow()
+        return BestFirst(task, self.continuations_of(task.sequence)).grow()
+
+    def continuations_of(self, sequence: DraftSequence) -> Callable[[list[int]], Continuations]:
+        """What is known below the anchor, by path."""
+        index = self._index_of(sequence)
+        return lambda path: self._continuations(index, path)
 
     def _index_of(self, sequence: DraftSequence) -> SuffixIndex:
         index = self._indexes.setdefault(sequence.sequence_id, SuffixIndex(self._max_match))

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from canopy.policy import Calibration, PolicySettings
 from canopy.sampling import Acceptance, SamplingParams
+from canopy.stages.features import Features
 from canopy.tree import Proposal
 
 
@@ -47,6 +48,17 @@ class ProposalSource(Protocol):
 
     def finish(self, sequence_id: int) -> None:
         """Drop a sequence; unknown ids do nothing."""
+        ...
+
+
+@runtime_checkable
+class FeatureReader(Protocol):
+    """What a source that reads the target's features offers besides."""
+
+    num_failures: int  # passes that gave nothing, since the start
+
+    def take_features(self, features: dict[int, Features]) -> None:
+        """Positions that the target has computed, by sequence."""
         ...
 
 

@@ -1,0 +1,203 @@
+"""A block drafter as source, alone or in one tree with lookup.
+
+Features of computed positions become keys and values of the drafter's own context, one window a
+sequence. A turn is one pass for all sequences whose context reaches the anchor; trees then grow
+from the laws that it gives, without the network.
+
+Together with lookup, the drafter stands behind the shortest match: it gets what the matches leave
+open (as an order below all others in PPM), so that the children of a node never sum above 1:
+
+    estimate(x) = lookup(x) + (1 - sum of lookup) * q(x)
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from canopy.config import Deployment, DrafterConfig
+from canopy.models.block_drafter import BlockDrafterConfig
+from canopy.models.block_drafter_files import load_drafter
+from canopy.models.block_runner import BlockInputs, BlockRunner, load_runner
+from canopy.sampling import Acceptance
+from canopy.serve.models import model_folder
+from canopy.stages.features import Features
+from canopy.stages.sources.best_first import BestFirst, Continuations
+from canopy.stages.sources.block_conditionals import LN2, BlockConditionals, MarkovHead
+from canopy.stages.sources.block_context import BlockContext
+from canopy.stages.sources.conditionals import MIN_COUPLED_CANDIDATES
+from canopy.stages.sources.lookup import LookupSource
+from canopy.stages.sources.markov_head import markov_head
+from canopy.stages.sources.source import DraftSequence, DraftTask
+from canopy.tree import Proposal
+from canopy_kernels.noise import gumbel
+
+logger = logging.getLogger(__name__)
+
+_NUM_RANKED = 16  # candidates of a node where no noise reorders them
+_NOTHING = Continuations((), (), 0.0)
+
+
+@dataclass(frozen=True)
+class LoadedBlockDrafter:
+    """Everything that a pass and its laws need."""
+
+    config: BlockDrafterConfig
+    runner: BlockRunner
+    embedding: np.ndarray  # float16 [target vocabulary, E]
+    head: MarkovHead
+
+
+def make_block_source(deployment: Deployment, lookup: LookupSource | None) -> "BlockSource":
+    """The block drafter of a deployment. Raises InvalidDeployment."""
+    drafter, target = deployment.drafter, model_folder(deployment.target.model)
+    folder, device = Path(drafter.model), deployment.target.device
+    network = load_drafter(folder, target)
+    loaded = LoadedBlockDrafter(
+        network.config,
+        load_runner(folder, target, device, drafter.num_threads),
+        network.embedding.half().numpy(),
+        markov_head(network, is_on=drafter.source != "block"),
+    )
+    return BlockSource(loaded, drafter, lookup)
+
+
+class BlockSource:
+    """Proposes what the block drafter, and where given lookup, find probable.
+
+    A pass that fails is counted and costs its turn the drafter's part only.
+    """
+
+    def __init__(
+        self, loaded: LoadedBlockDrafter, drafter: DrafterConfig, lookup: LookupSource | None
+    ) -> None:
+        self.num_failures = 0
+        self._loaded = loaded
+        self._drafter = drafter
+        self._lookup = lookup
+        self._contexts: dict[int, BlockContext] = {}
+
+    def take_features(self, features: dict[int, Features]) -> None:
+        """Positions that the target has computed, by sequence."""
+        for sequence_id, part in features.items():
+            window = self._loaded.config.window
+            self._contexts.setdefault(sequence_id, BlockContext(window)).add(part)
+
+    def propose(self, tasks: Sequence[DraftTask]) -> list[Proposal]:
+        """One tree per task, its children deterministic."""
+        try:
+            laws = self._laws([task.sequence for task in tasks if task.settings.node_budget > 0])
+        except Exception:
+            logger.exception("a pass of the block drafter failed")
+            self.num_failures += 1
+            laws = {}
+        return [self._propose(task, laws.get(task.sequence.sequence_id)) for task in tasks]
+
+    def finish(self, sequence_id: int) -> None:
+        """Drop the sequence's context."""
+        self._contexts.pop(sequence_id, None)
+        if self._lookup:
+            self._lookup.finish(sequence_id)
+
+    # The pass
+
+    def _laws(self, sequences: Sequence[DraftSequence]) -> dict[int, BlockConditionals]:
+        self._encode()
+        ready = [s for s in sequences if self._reaches_anchor(s)]
+        if not ready:
+            return {}
+        logits = self._loaded.runner.propose(self._inputs(ready))
+        if not np.isfinite(logits).all():
+            raise ValueError("the drafter's logits hold NaN or infinity")
+        return {
+            sequence.sequence_id: BlockConditionals(
+                rows,
+                self._loaded.head,
+                self._drafter.num_candidates,
+                sequence.params.temperature or 1.0,
+            )
+            for sequence, rows in zip(ready, logits, strict=True)
+        }
+
+    def _encode(self) -> None:
+        """Take up all features that have come, in one call."""
+        waiting = [context for context in self._contexts.values() if context.pending]
+        parts = [part for context in waiting if (part := context.pending)]
+        if not parts:
+            return
+        positions = np.concatenate([np.arange(part.start, part.end) for part in parts])
+        states = np.concatenate([part.states for part in parts])
+        vectors, key_values = self._loaded.runner.encode(states, positions.astype(np.int64))
+        first = 0
+        for context, part in zip(waiting, parts, strict=True):
+            end = first + len(part.states)
+            context.settle(vectors[end - 1], key_values[first:end])
+            first = end
+
+    def _reaches_anchor(self, sequence: DraftSequence) -> bool:
+        context = self._contexts.get(sequence.sequence_id)
+        return context is not None and context.end == len(sequence.token_ids) - 1 > 0
+
+    def _inputs(self, sequences: Sequence[DraftSequence]) -> BlockInputs:
+        contexts = [self._contexts[sequence.sequence_id] for sequence in sequences]
+        lengths = np.array([len(context.key_values) for context in contexts], np.int64)
+        shape = (len(contexts), int(lengths.max()), *contexts[0].key_values.shape[1:])
+        key_values = np.zeros(shape, np.float32)
+        for padded, context in zip(key_values, contexts, strict=True):
+            padded[: len(context.key_values)] = context.key_values
+        anchors = [sequence.token_ids[-1] for sequence in sequences]
+        return BlockInputs(
+            self._loaded.embedding[anchors].astype(np.float32),
+            np.stack([context.last for context in contexts]).astype(np.float32),
+            np.array([context.end for context in contexts], np.int64),
+            key_values,
+            lengths,
+        )
+
+    # The tree
+
+    def _propose(self, task: DraftTask, laws: BlockConditionals | None) -> Proposal:
+        sequence = task.sequence
+        known = self._lookup.continuations_of(sequence) if self._lookup else lambda path: _NOTHING
+        is_coupled = sequence.acceptance is Acceptance.COUPLED
+        num = MIN_COUPLED_CANDIDATES if is_coupled else _NUM_RANKED
+
+        def continuations(path: list[int]) -> Continuations:
+            found = known(path)
+            if laws is not None and len(path) < laws.num_rows:
+                parent = path[-1] if path else sequence.token_ids[-1]
+                found = blended(found, laws.at(len(path), parent), num)
+            if is_coupled and found.token_ids:
+                found = self._coupled(found, sequence, len(sequence.token_ids) + len(path))
+            return found
+
+        return BestFirst(task, continuations).grow()
+
+    def _coupled(self, found: Continuations, sequence: DraftSequence, at: int) -> Continuations:
+        """Ranked with the target's own noise at the children's position."""
+        token_ids = np.array(found.token_ids, np.int32)
+        noise = gumbel(sequence.params.seed, at, token_ids)
+        scores = np.array(found.log_probs) + self._drafter.coupling * noise
+        weights = np.exp(scores - scores.max())
+        order = np.argsort(-weights, kind="stable")
+        log_probs = np.log(np.maximum(weights[order] / weights.sum(), 1e-30))
+        return Continuations(token_ids[order].tolist(), log_probs.tolist(), found.entropy)
+
+
+def blended(
+    known: Continuations, law: tuple[np.ndarray, np.ndarray, float], num: int
+) -> Continuations:
+    """Lookup's continuations with the drafter's law behind them; its `num` best tokens at most."""
+    token_ids, log_probs, entropy = law[0][:num].tolist(), law[1][:num], law[2]
+    if not known.token_ids:
+        return Continuations(token_ids, log_probs.tolist(), entropy)
+    estimates = dict(zip(known.token_ids, np.exp(known.log_probs).tolist(), strict=True))
+    rest = max(1.0 - sum(estimates.values()), 0.0)
+    for token_id, prob in zip(token_ids, (rest * np.exp(log_probs)).tolist(), strict=True):
+        estimates[token_id] = estimates.get(token_id, 0.0) + prob
+    ranked = sorted(estimates, key=lambda token: (-estimates[token], token))
+    probs = np.maximum([estimates[token] for token in ranked], 1e-30)
+    logs = np.minimum(np.log(probs), 0.0)
+    return Continuations(ranked, logs.tolist(), -float(probs @ logs) / LN2)

@@ -1,0 +1,32 @@
+"""What a block drafter knows of one sequence: the keys and values of a window of positions."""
+
+import numpy as np
+
+from canopy.stages.features import Features
+
+
+class BlockContext:
+    """Grows by the features that come; positions that do not follow start it anew."""
+
+    def __init__(self, window: int) -> None:
+        self.pending: Features | None = None  # not encoded yet
+        self.end = 0  # position behind the last encoded one
+        self.last = np.zeros(0, np.float32)  # [E] context vector of the last encoded position
+        self.key_values = np.zeros(0, np.float32)  # [n, layers, 2, K, D], n <= window
+        self._window = window
+
+    def add(self, features: Features) -> None:
+        """Further positions, or some of them anew."""
+        if len(features.states):
+            whole = self.pending.joined(features) if self.pending else features
+            self.pending = whole.last(self._window)
+
+    def settle(self, last: np.ndarray, key_values: np.ndarray) -> None:
+        """The pending positions, encoded. last: [E]; key_values: [n, layers, 2, K, D]."""
+        assert self.pending is not None
+        first = self.end - len(self.key_values)
+        if first <= self.pending.start <= self.end and len(self.key_values):
+            kept = self.key_values[: self.pending.start - first]
+            key_values = np.concatenate([kept, key_values])
+        self.key_values = key_values[-self._window :]
+        self.last, self.end, self.pending = last, self.pending.end, None

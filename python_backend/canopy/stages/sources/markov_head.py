@@ -1,0 +1,18 @@
+"""A block drafter's Markov head in the form that the draft stage holds."""
+
+import numpy as np
+import torch
+
+from canopy.models.block_drafter import BlockDrafter
+from canopy.stages.sources.block_conditionals import MarkovHead
+
+
+@torch.inference_mode()
+def markov_head(drafter: BlockDrafter, is_on: bool = True) -> MarkovHead:
+    """Codes of every parent computed once. is_on: False leaves marginals."""
+    return MarkovHead(
+        codes=drafter.markov_code(drafter.embedding).float().cpu().numpy(),
+        out=drafter.markov_out.weight.detach().float().cpu().numpy(),
+        draft_ids=drafter.draft_ids.cpu().numpy().astype(np.int32),
+        is_on=is_on,
+    )

@@ -1,0 +1,192 @@
+"""The block drafter as source: laws, context windows, and what a failing pass costs."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from training.drafter_corpus import DRAFT_IDS, make_drafter
+
+from canopy.config import DrafterConfig
+from canopy.models.block_runner import TorchBlockRunner
+from canopy.policy import PolicySettings
+from canopy.sampling import Acceptance, PolicyName, SamplingParams
+from canopy.stages.features import Features
+from canopy.stages.sources.best_first import Continuations
+from canopy.stages.sources.block import BlockSource, LoadedBlockDrafter, blended
+from canopy.stages.sources.block_conditionals import BlockConditionals, MarkovHead
+from canopy.stages.sources.lookup import LookupSource
+from canopy.stages.sources.markov_head import markov_head
+from canopy.stages.sources.source import DraftSequence, DraftTask
+
+TOKENS = [5, 6, 7, 5, 6, 9, 5, 6]
+
+
+def random_laws(seed, num_candidates, temperature=1.0, is_on=True):
+    generator = np.random.default_rng(seed)
+    head = MarkovHead(
+        generator.normal(size=(50, 8)).astype(np.float32),
+        generator.normal(size=(40, 8)).astype(np.float32),
+        np.sort(generator.permutation(50)[:40]).astype(np.int32),
+        is_on,
+    )
+    logits = 3 * generator.normal(size=(4, 40)).astype(np.float32)
+    return BlockConditionals(logits, head, num_candidates, temperature), logits, head
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("is_on", [True, False])
+def test_with_all_candidates_a_law_is_the_softmax_of_row_and_transition(is_on, temperature):
+    laws, logits, head = random_laws(0, 40, temperature, is_on)
+    for depth, parent in ((0, 3), (2, 49)):
+        scores = logits[depth] + (head.out @ head.codes[parent] if is_on else 0.0)
+        expected = np.exp(scores / temperature - np.logaddexp.reduce(scores / temperature))
+        token_ids, log_probs, entropy = laws.at(depth, parent)
+        assert np.all(np.diff(log_probs) <= 0)
+        found = dict(zip(token_ids.tolist(), np.exp(log_probs).tolist(), strict=True))
+        for token, prob in zip(head.draft_ids.tolist(), expected, strict=True):
+            assert found[token] == pytest.approx(prob, rel=1e-4, abs=1e-7)
+        assert entropy == pytest.approx(-(expected * np.log2(expected)).sum(), abs=1e-3)
+
+
+@given(st.integers(0, 200), st.integers(1, 40), st.integers(0, 49))
+def test_fewer_candidates_leave_a_tail_and_never_sum_above_one(seed, num, parent):
+    laws, _, _ = random_laws(seed, num)
+    token_ids, log_probs, entropy = laws.at(1, parent)
+    assert len(set(token_ids.tolist())) == num
+    total = float(np.exp(log_probs.astype(float)).sum())
+    assert total <= 1.0 + 1e-5
+    assert (total < 1.0 - 1e-6) or num > 30
+    assert 0.0 <= entropy < 10.0
+
+
+@given(st.lists(st.floats(0.01, 1.0), max_size=5), st.integers(0, 50))
+def test_blending_keeps_the_children_of_a_node_below_one(weights, seed):
+    total = sum(weights) * 1.01 + 0.01
+    logs = np.log(np.sort(weights)[::-1] / total).tolist()
+    known = Continuations(list(range(len(weights))), logs, 0.5)
+    found = blended(known, random_laws(seed, 40)[0].at(0, 1), 16)
+    assert len(set(found.token_ids)) == len(found.token_ids)
+    assert np.exp(found.log_probs).sum() <= 1.0 + 1e-5
+    assert list(found.log_probs) == sorted(found.log_probs, reverse=True)
+    assert set(known.token_ids) <= set(found.token_ids)
+
+
+class CountedRunner(TorchBlockRunner):
+    def __init__(self, drafter):
+        super().__init__(drafter, "cpu")
+        self.batches = []
+        self.is_broken = False
+
+    def propose(self, inputs):
+        self.batches.append(len(inputs.anchors))
+        if self.is_broken:
+            raise RuntimeError("broken")
+        return super().propose(inputs)
+
+
+@pytest.fixture
+def loaded(tiny_folder):
+    drafter = make_drafter(tiny_folder).eval()
+    embedding = drafter.embedding.half().numpy()
+    return LoadedBlockDrafter(
+        drafter.config, CountedRunner(drafter), embedding, markov_head(drafter)
+    )
+
+
+def source_of(loaded, with_lookup=False):
+    return BlockSource(
+        loaded,
+        DrafterConfig(source="markov", model="here"),
+        LookupSource(1, 4) if with_lookup else None,
+    )
+
+
+def task_of(sequence_id, tokens=TOKENS, temperature=0.0, acceptance=Acceptance.COUPLED):
+    params = SamplingParams(temperature=temperature, acceptance=acceptance, seed=3)
+    sequence = DraftSequence(sequence_id, list(tokens), params)
+    return DraftTask(sequence, PolicySettings(PolicyName.TOPN, 12, 6, 4, 0.05))
+
+
+def features_of(seed, start, end, size=96):
+    states = np.random.default_rng(seed).normal(size=(end, size)).astype(np.float16)
+    return Features(start, states[start:end])
+
+
+def same(a, b):
+    np.testing.assert_array_equal(a.tree.token_ids, b.tree.token_ids)
+    np.testing.assert_allclose(a.log_probs, b.log_probs, rtol=1e-4, atol=1e-5)
+
+
+def test_one_pass_serves_all_and_company_does_not_matter(loaded):
+    together, alone = source_of(loaded), source_of(loaded)
+    tasks = [task_of(1), task_of(2, [*TOKENS, 8, 9])]
+    parts = {1: features_of(1, 0, 7), 2: features_of(2, 0, 9)}
+    together.take_features(parts)
+    found = together.propose(tasks)
+    assert loaded.runner.batches == [2]
+    for task, proposal in zip(tasks, found, strict=True):
+        alone.take_features({task.sequence.sequence_id: parts[task.sequence.sequence_id]})
+        same(alone.propose([task])[0], proposal)
+        assert proposal.tree.num_nodes == 12
+        assert proposal.tree.depths.max() <= 4
+        assert set(proposal.tree.token_ids[1:].tolist()) <= set(DRAFT_IDS.tolist())
+
+
+def test_a_context_that_grew_is_one_that_came_at_once(loaded):
+    grown, whole, again = source_of(loaded), source_of(loaded), source_of(loaded)
+    task = task_of(1)
+    for start, end in ((0, 3), (3, 5), (5, 7)):
+        grown.take_features({1: features_of(1, start, end)})
+        grown.propose([task])
+    for part in (features_of(9, 0, 6), features_of(1, 0, 7)):  # computed anew after a preemption
+        again.take_features({1: part})
+        again.propose([task])
+    whole.take_features({1: features_of(1, 0, 7)})
+    [expected] = whole.propose([task])
+    for source in (grown, again):
+        same(source.propose([task])[0], expected)
+
+
+def test_without_the_last_position_there_is_nothing_to_offer(loaded):
+    source = source_of(loaded)
+    assert source.propose([task_of(1)])[0].tree.num_nodes == 0
+    source.take_features({1: features_of(1, 0, 6)})
+    assert source.propose([task_of(1)])[0].tree.num_nodes == 0
+    source.take_features({1: features_of(1, 6, 7)})
+    assert source.propose([task_of(1)])[0].tree.num_nodes == 12
+    source.finish(1)
+    assert source.propose([task_of(1)])[0].tree.num_nodes == 0
+
+
+def test_the_window_bounds_what_is_kept(loaded):
+    source = source_of(loaded)
+    tokens = list(range(100)) * 4
+    source.take_features({1: features_of(1, 0, 300)})
+    source.propose([task_of(1, tokens[:301])])
+    source.take_features({1: features_of(1, 300, 399)})
+    assert source.propose([task_of(1, tokens[:400])])[0].tree.num_nodes == 12
+    context = source._contexts[1]
+    assert (len(context.key_values), context.end) == (loaded.config.window, 399)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_both_sources_grow_one_tree_of_distinct_paths(loaded, temperature):
+    source = source_of(loaded, with_lookup=True)
+    source.take_features({1: features_of(1, 0, 7)})
+    [proposal] = source.propose([task_of(1, temperature=temperature)])
+    tree = proposal.tree
+    paths = {tuple(tree.token_ids[tree.path(node)]) for node in range(13)}
+    assert len(paths) == 13
+    sums = np.bincount(tree.parents[1:], np.exp(proposal.log_probs[1:].astype(float)))
+    assert sums.max() <= 1.0 + 1e-5
+
+
+def test_a_failing_pass_costs_the_drafters_part_only(loaded):
+    source = source_of(loaded, with_lookup=True)
+    [lookup_alone] = LookupSource(1, 4).propose([task_of(1)])
+    source.take_features({1: features_of(1, 0, 7)})
+    loaded.runner.is_broken = True
+    same(source.propose([task_of(1)])[0], lookup_alone)
+    assert source.num_failures == 1
+    loaded.runner.is_broken = False
+    assert source.propose([task_of(1)])[0].tree.num_nodes == 12
