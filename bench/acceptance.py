@@ -9,26 +9,30 @@ over all rounds of all answers, the undrafted first round of each answer include
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
+from pathlib import Path
 
 from bench.arguments import listed, one_of, positive
 from bench.benchmark import Benchmark, Options, Record, Result
 from bench.local_engine import Answer, LocalEngine
 from bench.progress import progress_bar
 from bench.prompts import Prompt
-from canopy.config import ACCEPTANCE_MODES, POLICIES
+from canopy.config import ACCEPTANCE_MODES, POLICIES, Deployment
 
 _MAX_TOKENS = 96
 _QUICK_MAX_TOKENS = 32
 _SAMPLING_MODES = tuple(mode for mode in ACCEPTANCE_MODES if mode != "greedy")
 _ALL = "all"
+# Names of sets of proposal sources, and the source of a deployment that stands for each.
+SOURCE_SETS = {"lookup": "lookup", "neural": "markov", "marginal": "block", "all": "all"}
 
 
 @dataclass(frozen=True)
 class Setting:
     """One way to speculate; the mode is "greedy" exactly at temperature 0."""
 
+    sources: str  # a name of SOURCE_SETS, or the deployment's own source
     policy: str
     node_budget: int
     temperature: float
@@ -82,26 +86,44 @@ class Outcome:
 
 def run(options: Options) -> Result:
     """Answer all prompts once in every setting, with direct stages and the engine's own loop."""
-    settings = _settings(options.arguments)
-    engine = LocalEngine(options.deployment)
+    deployments = _deployments(options)
+    settings = [_settings(options.arguments, sources) for sources in deployments]
     max_tokens = options.arguments.max_tokens or (
         _QUICK_MAX_TOKENS if options.is_quick else _MAX_TOKENS
     )
-    with progress_bar("answers", len(settings) * len(options.prompts)) as advance:
-        outcomes = [
-            _measure(engine, options.prompts, setting, max_tokens, advance) for setting in settings
-        ]
-    source = options.deployment.drafter.source
-    return Result(_figures(outcomes, source), _details(outcomes))
+    outcomes: list[Outcome] = []
+    with progress_bar("answers", sum(map(len, settings)) * len(options.prompts)) as advance:
+        for deployment, own in zip(deployments.values(), settings, strict=True):
+            engine = LocalEngine(deployment)
+            outcomes += [
+                _measure(engine, options.prompts, setting, max_tokens, advance) for setting in own
+            ]
+    return Result(_figures(outcomes), _details(outcomes))
 
 
-def _settings(arguments: argparse.Namespace) -> list[Setting]:
+def _deployments(options: Options) -> dict[str, Deployment]:
+    """The deployment once for every set of sources. Raises InvalidDeployment."""
+    own, arguments = options.deployment, options.arguments
+    if not arguments.sources:
+        return {own.drafter.source: own}
+    drafters = {
+        name: replace(
+            own.drafter,
+            source=SOURCE_SETS[name],
+            model="" if name == "lookup" else str(arguments.drafter or own.drafter.model),
+        )
+        for name in arguments.sources
+    }
+    return {name: replace(own, drafter=drafter) for name, drafter in drafters.items()}
+
+
+def _settings(arguments: argparse.Namespace, sources: str) -> list[Setting]:
     laws: list[tuple[float, str]] = []
     for temperature in arguments.temperatures:
         modes = arguments.modes if temperature > 0 else ["greedy"]
         laws += [(temperature, mode) for mode in modes]
     return [
-        Setting(policy, budget, temperature, mode)
+        Setting(sources, policy, budget, temperature, mode)
         for (temperature, mode), policy, budget in product(
             laws, arguments.policies, arguments.node_budgets
         )
@@ -132,19 +154,20 @@ def _measure(
     return outcome
 
 
-def _figures(outcomes: Sequence[Outcome], source: str) -> dict[str, float]:
-    """Policies are named at the first node budget; topn also by source and budget."""
+def _figures(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """Policies are named at the first node budget, of the first set of sources; topn also by
+    sources and budget."""
     figures: dict[str, float] = {}
-    first_budget = outcomes[0].setting.node_budget
+    first = (outcomes[0].setting.sources, outcomes[0].setting.node_budget)
     for outcome in outcomes:
         setting, total = outcome.setting, outcome.tallies[_ALL]
-        if setting.node_budget == first_budget:
+        if (setting.sources, setting.node_budget) == first:
             name = f"{setting.policy}{setting.suffix}"
             figures[f"tau_{name}"] = total.acceptance_length
             figures[f"nodes_{name}"] = total.nodes_per_round
             figures[f"accepted_per_node_{name}"] = total.accepted_per_node
         if setting.policy == "topn":
-            name = f"{source}{setting.node_budget}_tau{setting.suffix}"
+            name = f"{setting.sources}{setting.node_budget}_tau{setting.suffix}"
             figures[name] = total.acceptance_length
     return figures
 
@@ -162,6 +185,7 @@ def _details(outcomes: Sequence[Outcome]) -> dict[str, list[Record]]:
 def _record(outcome: Outcome, category: str) -> Record:
     setting, tally = outcome.setting, outcome.tallies[category]
     return {
+        "sources": setting.sources,
         "policy": setting.policy,
         "node_budget": setting.node_budget,
         "mode": setting.mode,
@@ -185,6 +209,16 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         type=listed(one_of(_SAMPLING_MODES)),
         default=list(_SAMPLING_MODES),
         help="laws of acceptance above temperature 0",
+    )
+    parser.add_argument(
+        "--sources",
+        type=listed(one_of(tuple(SOURCE_SETS))),
+        default=[],
+        metavar="NAME,NAME",
+        help=f"one after the other, of {', '.join(SOURCE_SETS)}; default: the deployment's own",
+    )
+    parser.add_argument(
+        "--drafter", type=Path, metavar="FOLDER", help="block drafter of the sets but lookup"
     )
     parser.add_argument("--max-tokens", type=positive, metavar="N", help="tokens of an answer")
 

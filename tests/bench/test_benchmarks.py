@@ -3,6 +3,7 @@
 from argparse import Namespace
 
 import pytest
+from training.drafter_corpus import make_drafter
 
 from bench import acceptance, turn
 from bench.benchmark import Options
@@ -12,6 +13,7 @@ from bench.turn_plan import Plan
 from bench.turn_served import measure_served
 from canopy.config import CacheConfig, Deployment, LimitsConfig, TargetConfig
 from canopy.errors import InvalidRequest
+from canopy.models.block_drafter_files import save_drafter
 
 PROMPTS = [
     Prompt("qa", "abcabcabcabc"),
@@ -55,6 +57,8 @@ def acceptance_result(deployment):
         temperatures=[0.0, 0.7],
         modes=["coupled", "rejection"],
         max_tokens=12,
+        sources=[],
+        drafter=None,
     )
     return acceptance.run(Options(deployment, PROMPTS, is_quick=True, arguments=arguments))
 
@@ -83,6 +87,26 @@ def test_acceptance_figures_keep_their_laws(acceptance_result):
     parts = [sum(r["rounds"] for r in by_category if r["policy"] == p) for p in ("chain", "topn")]
     whole = [sum(r["rounds"] for r in by_policy if r["policy"] == p) for p in ("chain", "topn")]
     assert parts == whole
+
+
+def test_acceptance_compares_sets_of_sources(deployment, tiny_folder, tmp_path):
+    save_drafter(make_drafter(tiny_folder), tmp_path)
+    arguments = Namespace(
+        policies=["topn"],
+        node_budgets=[3],
+        temperatures=[0.0],
+        modes=[],
+        max_tokens=12,
+        sources=["lookup", "neural", "all"],
+        drafter=tmp_path,
+    )
+    result = acceptance.run(Options(deployment, PROMPTS, is_quick=True, arguments=arguments))
+    by_policy, _ = result.details.values()
+    nodes = {record["sources"]: record["nodes_per_round"] for record in by_policy}
+    assert list(nodes) == ["lookup", "neural", "all"]
+    assert nodes["neural"] > 2.0  # but for rounds near the end, as many as asked for
+    assert nodes["all"] >= nodes["lookup"]
+    assert {f"{sources}3_tau" for sources in nodes} <= set(result.figures)
 
 
 def test_turn_reports_every_stage_at_every_number_of_sequences(deployment):

@@ -12,7 +12,7 @@ import torch
 
 from canopy.acceptance import accept
 from canopy.cache.kv_cache import KVCache
-from canopy.models.step import StepBatch
+from canopy.models.step import HiddenTaps, StepBatch
 from canopy.sampling import SamplingParams
 from canopy.tree import DraftTree, ProposalRow
 
@@ -70,7 +70,9 @@ class SummingDecoder:
         cache.keys.fill_(12345)  # a slot that nobody wrote must not pass for zero
         return cache
 
-    def forward(self, batch: StepBatch, cache: KVCache) -> torch.Tensor:
+    def forward(
+        self, batch: StepBatch, cache: KVCache, taps: HiddenTaps | None = None
+    ) -> torch.Tensor:
         self.num_forwards += 1
         self.num_rows = len(batch.token_ids)
         own = torch.from_numpy(numbers(batch.token_ids.numpy(), batch.positions.numpy()))
