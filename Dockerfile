@@ -65,7 +65,7 @@ WORKDIR /opt/canopy
 RUN python3 -m venv .venv && .venv/bin/pip install --no-cache-dir "pip>=24.1" "setuptools>=77"
 COPY pyproject.toml ./
 COPY deploy/pins.py deploy/
-RUN .venv/bin/python deploy/pins.py --only numpy "tritonclient" typer gateway > requirements.txt \
+RUN .venv/bin/python deploy/pins.py --only numpy tritonclient httpx2 typer gateway > requirements.txt \
     && .venv/bin/pip install --no-cache-dir -r requirements.txt
 COPY client client
 ENV PATH=/opt/canopy/.venv/bin:$PATH \

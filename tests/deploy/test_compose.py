@@ -1,9 +1,11 @@
 """docker-compose.yml as docker-compose itself reads it, and the Dockerfile's layers."""
 
+import ast
 import importlib.util
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -128,3 +130,35 @@ def test_pins_are_those_of_the_project():
 
 def test_an_extra_brings_those_that_it_names():
     assert set(load_pins()(["--only", "plots"])) < set(load_pins()(["--only", "dev"]))
+
+
+def test_every_layer_of_the_dockerfile_asks_for_pins_that_exist():
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    asked = re.findall(r"deploy/pins\.py([^>\n]*)>", text)
+    assert len(asked) == 3
+    for arguments in asked:
+        assert load_pins()(arguments.replace('"', "").split())
+
+
+def test_the_gateways_image_has_whatever_the_gateway_imports():
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    (arguments,) = (a for a in re.findall(r"deploy/pins\.py([^>\n]*)>", text) if "gateway" in a)
+    pinned = {re.split(r"[\[=]", line)[0] for line in load_pins()(arguments.split())}
+    brought = {"grpc": "tritonclient", "starlette": "fastapi", "pydantic": "fastapi"}
+    imported = {
+        name
+        for path in (ROOT / "client").rglob("*.py")
+        for name in imports_of(path)
+        if name not in sys.stdlib_module_names and not name.startswith("canopy_")
+    }
+    assert {brought.get(name, name) for name in imported} <= pinned
+
+
+def imports_of(path: Path) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module.split(".")[0])
+    return names
