@@ -73,8 +73,11 @@ def checked(status: int, body: bytes) -> Any:
 
 
 def error_of(status: int, body: bytes) -> ClientError:
-    """The error of a refused request; the status of a model's own error is always 400."""
-    text = body.decode("utf-8", "replace")
+    """The error of a refused request; the status of a model's own error is always 400.
+
+    The body is JSON, or one event of a stream that holds it.
+    """
+    text = body.decode("utf-8", "replace").removeprefix("data:").strip()
     try:
         text = str(json.loads(text)["error"])
     except (ValueError, KeyError, TypeError):

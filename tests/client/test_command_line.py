@@ -1,16 +1,27 @@
 """The command `canopy` as a user meets it."""
 
+import fcntl
 import json
+import os
+import pty
+import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import pytest
-from toy_service import becomes_idle
+from toy_service import WORD_S, becomes_idle
 from typer.testing import CliRunner
 
 from canopy.cli import app
+from canopy.cli.chatting import Conversation
+from canopy.cli.live import Meter
+from canopy_client import Chunk
+from canopy_client.answer import join_chunks
 
 CANOPY = Path(sys.executable).with_name("canopy")
 
@@ -83,11 +94,115 @@ def test_health_tells_the_server_from_nobody(url):
 
 
 @pytest.mark.server
+def test_health_for_scripts(url):
+    found = json.loads(run("health", url, "--json").stdout)
+    assert found["server_version"].startswith("2.")
+    assert found["latency_ms"] > 0
+
+
+@pytest.mark.server
+def test_every_command_speaks_http_too(toy_server):
+    url = f"--url={toy_server.http_url}"
+    assert run("generate", "one two", url).stdout == "one two \n"
+    assert "canopy  version 1  READY" in run("models", url).stdout
+    misspelt = run("generate", "one two", "--url=ftp://x")
+    assert (misspelt.exit_code, misspelt.stderr[:14]) == (2, "canopy: ftp://")
+
+
+def test_models_of_this_machine_are_told_ready_or_not(tmp_path, monkeypatch):
+    monkeypatch.setenv("CANOPY_HOME", str(tmp_path))
+    (listed,) = json.loads(run("models", "--json").stdout)["models"]
+    assert listed["name"] == "smollm2-135m-instruct"
+    assert listed["folder"].startswith(str(tmp_path))
+    assert listed["fault"]
+    assert listed["fault"] in run("models").stdout
+
+
+@pytest.mark.server
 def test_a_chat_goes_on_after_a_refusal_and_knows_its_commands(url):
     lines = ["hello you", "[invalid_argument] no", "/reset", "/what", "again", "/quit", "never"]
     result = run("chat", url, typed="\n".join(lines))
     assert result.exit_code == 0
-    assert result.stdout == "> hello you \n> > > Commands: /reset, /quit\n> again \n> "
+    assert result.stdout == "> hello you \n> > > Commands: /reset, /stats, /quit\n> again \n> "
+
+
+@pytest.mark.server
+def test_chat_tells_the_numbers_of_the_last_answer(url):
+    lines = ["/stats", "hello you", "/stats", "/reset", "/stats"]
+    answers = run("chat", url, "--seed", "5", typed="\n".join(lines)).stdout.split("> ")
+    assert answers[1] == answers[5] == "no answer yet\n"
+    assert answers[3] == "7 tokens in, 2 out (length); seed 5; 2 messages\n"
+
+
+def test_a_chat_sends_its_history_and_forgets_it_when_told():
+    sent = []
+
+    class Recording:
+        def stream_chat(self, messages, **options):
+            sent.append([message["content"] for message in messages])
+            return Answered(f"answer {len(sent)}")
+
+    conversation = Conversation(Recording(), {}, "be brief")
+    conversation.say("one")
+    conversation.say("two")
+    conversation.reset()
+    conversation.say("three")
+    assert sent == [
+        ["be brief", "one"],
+        ["be brief", "one", "answer 1", "two"],
+        ["be brief", "three"],
+    ]
+
+
+class Answered(AbstractContextManager):
+    """A stream that has ended."""
+
+    def __init__(self, text: str) -> None:
+        self.completion = join_chunks([Chunk(text, 1, 1, "stop", None, True)])
+
+    def __iter__(self):
+        return iter(())
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.server
+def test_a_terminal_shows_the_numbers_in_its_last_row(toy_server):
+    reply = in_terminal([CANOPY, "generate", "word " * 40, f"--url={toy_server.grpc_url}"])
+    assert reply.count("word ") >= 40
+    assert "\x1b[1;23r" in reply  # the last of 24 rows is left out of the scrolling
+    shown = re.findall(r"(\d+) tokens · ([\d.]+) tokens/s", reply)
+    assert 1 < int(shown[-1][0]) <= 40
+    assert 10 < float(shown[-1][1]) < 1.2 / WORD_S
+    assert reply.rindex("\x1b[r") > reply.rindex("tokens/s")
+
+
+def in_terminal(command: list) -> str:
+    """Everything a command prints on a terminal of 24 rows."""
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    environment = {k: v for k, v in os.environ.items() if k not in ("LINES", "COLUMNS")}
+    with subprocess.Popen(
+        command, stdin=follower, stdout=follower, stderr=follower, env=environment
+    ) as process:
+        os.close(follower)
+        output = b""
+        with suppress(OSError):  # the end of a terminal
+            while data := os.read(leader, 4096):
+                output += data
+        assert process.wait(timeout=10) == 0
+    os.close(leader)
+    return output.decode()
+
+
+def test_the_meter_counts_rounds_where_they_are_traced():
+    meter = Meter()
+    drafted = {"token_ids": [1, 2, 3, 4], "accepted": [1, 3]}
+    meter.add(Chunk("a", 1, 5, None, None, False), 10.0)
+    meter.add(Chunk("b", 3, 5, None, None, False, [drafted]), 10.5)
+    meter.add(Chunk("c", 2, 5, None, None, False, [drafted | {"accepted": []}]), 11.0)
+    assert meter.line() == ("6 tokens · 5.0 tokens/s · acceptance length 2.00 · tree of 3.0 nodes")
 
 
 @pytest.mark.server

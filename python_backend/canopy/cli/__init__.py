@@ -4,8 +4,10 @@ import sys
 
 import typer
 
-from canopy.cli.asking import chat, generate, health
+from canopy.cli.asking import generate, health
+from canopy.cli.chatting import chat
 from canopy.cli.joining import worker
+from canopy.cli.listing import models
 from canopy.cli.profiling import profile
 from canopy.cli.serving import fetch_model, serve
 from canopy.errors import CanopyError
@@ -20,7 +22,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (serve, generate, chat, health, fetch_model, profile, worker):
+for command in (serve, generate, chat, health, fetch_model, models, profile, worker):
     app.command()(command)
 
 

@@ -1,7 +1,8 @@
-"""`canopy generate`, `canopy chat` and `canopy health`: the client at the command line."""
+"""`canopy generate` and `canopy health`: one question to the server at the command line."""
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -9,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from canopy.cli.live import Meter, live_line, traced
 from canopy.cli.options import DEFAULT_URL, Url, takes_sampling_flags
 
 if TYPE_CHECKING:
     from canopy_client import Client, Completion, TextStream
 
-EXIT_FAILED, EXIT_UNAVAILABLE, EXIT_INTERRUPTED = 1, 3, 130
+EXIT_FAILED, EXIT_MISUSED, EXIT_UNAVAILABLE, EXIT_INTERRUPTED = 1, 2, 3, 130
 
 
 @takes_sampling_flags
@@ -38,57 +40,46 @@ def generate(
     canopy generate --raw "def fibonacci(n):" -n 64 -t 0 --stats
     """
     text = sys.stdin.read() if prompt == "-" else prompt
-    with _connection(url) as client:
+    with connection(url) as client:
         start = client.stream if raw else client.stream_chat
-        with start(text, **options) as stream:
-            completion = _print_stream(stream, is_quiet=as_json)
+        with start(text, **(options if as_json else traced(options))) as stream:
+            completion = read_quietly(stream) if as_json else print_stream(stream)
     if as_json:
         print(json.dumps(asdict(completion), ensure_ascii=False))
     if stats:
-        print(_summary(completion), file=sys.stderr)
+        print(summary(completion), file=sys.stderr)
 
 
-@takes_sampling_flags
-def chat(
-    options: dict[str, Any],
-    system: Annotated[str | None, typer.Option(help="The system message.")] = None,
+def health(
     url: Url = DEFAULT_URL,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Talk with the model. /reset forgets, /quit ends; Ctrl-C cuts an answer short.
-
-    Example: canopy chat --system "You answer in one sentence." -t 0.7
-    """
-    opening = [{"role": "system", "content": system}] if system else []
-    history = list(opening)
-    with _connection(url) as client:
-        for line in _lines():
-            if line == "/reset":
-                history = list(opening)
-            elif line == "/quit":
-                return
-            elif line.startswith("/"):
-                print("Commands: /reset, /quit")
-            elif line:
-                history = _answer(client, [*history, {"role": "user", "content": line}], options)
-
-
-def health(url: Url = DEFAULT_URL) -> None:
     """Ask the server for one token. Exit code 0 when it answers, 3 when nobody does.
 
     Example: canopy health --url 127.0.0.1:8001
     """
-    with _connection(url) as client:
+    with connection(url) as client:
         found = client.health()
-    print(f"alive: Triton server {found.server_version}, one token in {found.latency_ms:.0f} ms")
+    if as_json:
+        print(json.dumps(asdict(found)))
+    else:
+        print(
+            f"alive: Triton server {found.server_version}, one token in {found.latency_ms:.0f} ms"
+        )
 
 
 @contextmanager
-def _connection(url: str) -> Iterator["Client"]:
+def connection(url: str) -> Iterator["Client"]:
     """A client whose errors end the command with their exit code."""
     from canopy_client import Client, ClientError, Unavailable
 
     try:
-        with Client(url) as client:
+        client = Client(url)
+    except ValueError as error:
+        print(f"canopy: {error}", file=sys.stderr)
+        raise typer.Exit(EXIT_MISUSED) from error
+    try:
+        with client:
             yield client
     except Unavailable as error:
         print(f"canopy: {error}", file=sys.stderr)
@@ -100,46 +91,29 @@ def _connection(url: str) -> Iterator["Client"]:
         raise typer.Exit(EXIT_INTERRUPTED) from error
 
 
-def _lines() -> Iterator[str]:
-    """What the user types, until the end of the input."""
-    while True:
-        try:
-            yield input("> ").strip()
-        except EOFError:
-            return
+def read_quietly(stream: "TextStream") -> "Completion":
+    """The whole answer."""
+    for _ in stream:
+        pass
+    return stream.completion
 
 
-def _answer(
-    client: "Client", messages: list[dict[str, str]], options: dict[str, Any]
-) -> list[dict[str, str]]:
-    """Stream the answer; the history with it, or with what was there when it was cut short."""
-    from canopy_client import InvalidRequest
-
-    try:
-        with client.stream_chat(messages, **options) as stream:
-            try:
-                _print_stream(stream)
-            except KeyboardInterrupt:
-                print()
-    except InvalidRequest as error:
-        print(f"canopy: {error}", file=sys.stderr)
-        return messages[:-1]
-    return [*messages, {"role": "assistant", "content": stream.completion.text}]
-
-
-def _print_stream(stream: "TextStream", is_quiet: bool = False) -> "Completion":
-    for chunk in stream:
-        if not is_quiet:
+def print_stream(stream: "TextStream") -> "Completion":
+    """Print the answer as it comes; on a terminal, with its numbers in the last row."""
+    meter = Meter()
+    with live_line() as show:
+        for chunk in stream:
             print(chunk.text, end="", flush=True)
-    if not is_quiet:
+            meter.add(chunk, time.monotonic())
+            show(meter.line())
         print()
     return stream.completion
 
 
-def _summary(completion: "Completion") -> str:
+def summary(completion: "Completion") -> str:
     """One line: lengths, and the speculation report as the server sent it."""
     report = ", ".join(f"{name} {value}" for name, value in completion.speculation.items())
     return (
         f"{completion.num_input_tokens} tokens in, {completion.num_output_tokens} out "
-        f"({completion.finish_reason}); {report}"
+        f"({completion.finish_reason or 'cut short'}); {report or 'no report'}"
     )

@@ -9,7 +9,12 @@ import typer
 
 from canopy.config import ACCEPTANCE_MODES, POLICIES, ServerConfig
 
-Url = Annotated[str, typer.Option(help="The server's gRPC address.", envvar="CANOPY_URL")]
+Url = Annotated[
+    str,
+    typer.Option(
+        help="The server: host:port or grpc:// for gRPC, http:// for HTTP.", envvar="CANOPY_URL"
+    ),
+]
 DEFAULT_URL = f"{ServerConfig.host}:{ServerConfig.grpc_port}"
 
 FLAGS: dict[str, Any] = {

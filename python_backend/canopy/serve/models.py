@@ -86,6 +86,24 @@ def model_folder(name_or_path: str) -> Path:
     return folder
 
 
+@dataclass(frozen=True)
+class LocalModel:
+    """A published model on this machine; `fault` says why it cannot be used, None = it can."""
+
+    name: str
+    folder: Path
+    fault: str | None
+
+
+def local_models() -> list[LocalModel]:
+    """Every published model, here or not."""
+    folders = {name: _home_of(name) for name in PUBLISHED}
+    return [
+        LocalModel(name, folder, damage(folder, PUBLISHED[name].origin, full=False))
+        for name, folder in folders.items()
+    ]
+
+
 def fetch_model(
     name: str, progress: Progress = lambda *_: None, verify: bool = False, force: bool = False
 ) -> Path:

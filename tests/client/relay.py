@@ -1,0 +1,44 @@
+"""A relay between a client and a server: late, or encrypted on the client's side."""
+
+import asyncio
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+
+@contextmanager
+def relaying(
+    port: int, target: str, delay_s: float = 0.0, context: ssl.SSLContext | None = None
+) -> Iterator[None]:
+    """Passes bytes of every connection to `port` on to `target`, from `delay_s` on."""
+    host, _, target_port = target.rpartition(":")
+    loop = asyncio.new_event_loop()
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.CancelledError):
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inner_reader, inner_writer = await asyncio.open_connection(host, int(target_port))
+        await asyncio.gather(pump(reader, inner_writer), pump(inner_reader, writer))
+
+    async def serve() -> None:
+        await asyncio.sleep(delay_s)
+        await asyncio.start_server(accept, "127.0.0.1", port, ssl=context)
+
+    def run() -> None:
+        task = loop.create_task(serve())
+        loop.run_forever()
+        del task
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(timeout=5)
