@@ -30,6 +30,8 @@ POLICIES = (
 )
 ACCEPTANCE_MODES = ("greedy", "coupled", "rejection", "traversal", "target_only")
 DEFAULT_MODEL = "smollm2-135m-instruct"
+DEFAULT_NGRAMS = "default"  # the store that comes with Canopy, where the vocabulary is its own
+LONGEST_MATCH = 8
 
 
 def _require(condition: bool, message: str) -> None:
@@ -89,13 +91,15 @@ class DrafterConfig:
     num_candidates: int = 512  # of a block drafter's vocabulary, scored by its Markov head
     row_size: int = 32  # entries of a proposal row kept for the ratio rules (K)
     coupling: float = 0.7  # c in `log q + c * G`, the ranking of children in coupled mode
-    max_match: int = 4  # longest suffix, in tokens, that lookup matches
+    max_match: int = 8  # longest suffix, in tokens, that lookup matches; 8 at most
     min_match: int = 1
+    ngrams: str = DEFAULT_NGRAMS  # lookup's n-gram store: a file, "": none, or the target's own
 
     def __post_init__(self) -> None:
         _require_choice("drafter.source", self.source, SOURCES)
         _require(self.max_nodes >= 1, "drafter.max_nodes must be at least 1")
         _require(self.row_size >= 1, "drafter.row_size must be at least 1")
+        _require(self.max_match <= LONGEST_MATCH, f"drafter.max_match is {LONGEST_MATCH} at most")
         _require(1 <= self.min_match <= self.max_match, "drafter.min_match must be in 1..max_match")
         _require(self.num_candidates >= 1, "drafter.num_candidates must be at least 1")
         _require(
@@ -115,7 +119,7 @@ class TreeConfig:
 
     policy: str = "topn"
     node_budget: int = 8  # most drafted nodes a round; the anchor is not counted
-    max_depth: int = 8
+    max_depth: int = 16
     max_branch: int = 4  # most children of one node
     threshold: float = 0.05  # policies threshold and entropy: least joint probability of a branch
     entropy_narrow_bits: float = 1.0  # policy entropy: one child of a node under this

@@ -2,14 +2,32 @@
 
 import numpy as np
 import pytest
+from answers import answer_of
 from hypothesis import given
 from hypothesis import strategies as st
 
+from canopy import config
 from canopy.policy import PolicySettings, select
 from canopy.sampling import PolicyName, SamplingParams
-from canopy.stages.sources.lookup import LookupSource, estimate
+from canopy.stages.sources.lookup import LookupSource
+from canopy.stages.sources.ngram_store import NgramStore
 from canopy.stages.sources.source import DraftSequence, DraftTask
 from canopy.stages.sources.suffix_index import SuffixIndex
+from canopy_kernels.continuations import (
+    DECAY,
+    FEATURES,
+    LEAST_REST,
+    LONGEST_MATCH,
+    MAX_AGE,
+    MISTRUST,
+    NUM_FEATURES,
+    Drafted,
+    candidate_features,
+    continuations,
+    nothing_drafted,
+)
+from canopy_kernels.gram_table import no_grams
+from canopy_training.ngrams import count
 
 MAX_MATCH = 4
 tokens = st.lists(st.integers(0, 3), min_size=1, max_size=40)
@@ -31,7 +49,7 @@ def paths(tree):
 
 
 def rescanned_followers(token_ids, suffix, max_match):
-    """The definition of SuffixIndex.followers, by looking at every position."""
+    """What followed the last n tokens of `suffix`, by looking everywhere; longest n first."""
     found = []
     for length in range(min(len(suffix), max_match), 0, -1):
         gram = suffix[-length:]
@@ -42,19 +60,56 @@ def rescanned_followers(token_ids, suffix, max_match):
     return found
 
 
+def blended(matches, min_match):
+    """The definition of the sequence's estimates."""
+    estimates, rest = {}, 1.0
+    for length, followers in matches:
+        if length >= min_match and rest >= LEAST_REST:
+            recent = followers[::-1][:MAX_AGE]
+            weights = [DECAY**age for age in range(len(recent))]
+            trust = 1.0 - MISTRUST**length
+            for token, weight in zip(recent, weights, strict=True):
+                share = weight / sum(weights)
+                estimates[token] = estimates.get(token, 0.0) + rest * trust * share
+            rest *= 1.0 - trust
+    return estimates
+
+
+def known_after(index, path, min_match=1):
+    """Token ids and estimates by the kernel, without a store."""
+    suffix = index.suffix(path, index.max_match)
+    token_ids, log_probs, _ = continuations(
+        index.table, no_grams(), nothing_drafted(), suffix, 1, np.zeros(0), min_match
+    )
+    return dict(zip(token_ids.tolist(), np.exp(log_probs).tolist(), strict=True))
+
+
 @given(
     st.lists(tokens, min_size=1, max_size=4),
     st.lists(st.integers(0, 3), max_size=5),
     st.integers(1, 6),
+    st.integers(1, 3),
 )
-def test_the_index_finds_what_a_rescan_finds(parts, path, max_match):
+def test_the_index_finds_what_a_rescan_finds(parts, path, max_match, min_match):
     index = SuffixIndex(max_match)
     for part in parts:
         index.extend(part)
     whole = [token for part in parts for token in part]
-    suffix = index.suffix(path)
+    suffix = index.suffix(path, max_match).tolist()
     assert suffix == (whole + path)[-max_match:]
-    assert list(index.followers(suffix)) == rescanned_followers(whole, suffix, max_match)
+    expected = blended(rescanned_followers(whole, suffix, max_match), min_match)
+    assert known_after(index, path, min_match) == pytest.approx(expected)
+    assert sum(expected.values()) < 1.0
+
+
+def test_an_index_that_had_to_grow_forgets_nothing():
+    text = np.random.default_rng(0).integers(0, 5, 3000).tolist()
+    grown = SuffixIndex(MAX_MATCH)
+    for start in range(0, len(text), 7):
+        grown.extend(text[start : start + 7])
+    for place in range(50, 3000, 97):
+        whole = rescanned_followers(text, text[place - 4 : place], MAX_MATCH)
+        assert known_after(grown, text[place - 4 : place]) == pytest.approx(blended(whole, 1))
 
 
 @given(tokens, tokens, policies)
@@ -146,12 +201,70 @@ def test_matches_shorter_than_allowed_are_left_out():
     assert proposal.tree.num_nodes == 0
 
 
-@given(st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=60), min_size=1, max_size=8))
-def test_estimates_are_a_distribution_with_something_left_over(followers):
-    matches = list(zip(range(len(followers), 0, -1), followers, strict=True))
-    estimates = estimate(matches, 1)
-    assert sum(estimates.values()) < 1.0
-    assert min(estimates.values()) > 0.0
+def stored_grams(*texts):
+    """What a store would count of whole texts; every follower twice, so that none is left out."""
+    return count([answer_of([9, 9, 9, 9], text) for text in texts for _ in range(2)])
+
+
+def test_the_store_knows_what_the_sequence_does_not():
+    store = NgramStore(stored_grams([1, 2, 3, 4]), np.zeros(0))
+    task = task_of([7, 1, 2])
+    [alone] = LookupSource(1, MAX_MATCH).propose([task])
+    [helped] = LookupSource(1, MAX_MATCH, store).propose([task])
+    assert alone.tree.num_nodes == 0
+    assert {(3,), (3, 4)} <= set(paths(helped.tree))
+
+
+def test_sequence_and_store_share_one_tree():
+    store = NgramStore(stored_grams([1, 2, 3, 4]), np.zeros(0))
+    [proposal] = LookupSource(1, MAX_MATCH, store).propose([task_of([1, 2, 5, 6, 1, 2])])
+    assert {(5,), (5, 6), (3,), (3, 4)} <= set(paths(proposal.tree))
+
+
+weight_sets = st.lists(st.floats(-3, 3), min_size=NUM_FEATURES, max_size=NUM_FEATURES)
+
+
+@given(tokens, tokens, weight_sets, st.integers(1, 8))
+def test_children_never_sum_above_one_and_are_a_logistic_choice(seq, answer, weights, depth):
+    index, grams = SuffixIndex(MAX_MATCH), stored_grams(answer)
+    index.extend(seq)
+    drafted = Drafted(np.array([2, 7], np.int32), np.log(np.array([0.6, 0.1], np.float32)))
+    parts = index.table, grams, drafted, index.suffix([], MAX_MATCH), depth
+    token_ids, features = candidate_features(*parts, 1)
+    chosen, log_probs, nats = continuations(*parts, np.array(weights), 1)
+    terms = np.exp(features @ np.array(weights))
+    expected = terms / (1.0 + terms.sum())
+    assert np.exp(log_probs).sum() <= 1.0
+    assert (np.diff(log_probs) <= 0.0).all()
+    assert nats == pytest.approx(-(expected * np.log(expected)).sum())
+    assert dict(zip(chosen.tolist(), log_probs.tolist(), strict=True)) == pytest.approx(
+        dict(zip(token_ids.tolist(), np.log(expected).tolist(), strict=True))
+    )
+
+
+def test_features_say_where_a_candidate_comes_from():
+    index, grams = SuffixIndex(MAX_MATCH), stored_grams([1, 2, 3])
+    index.extend([1, 2, 5, 0, 2, 4, 1, 2])
+    drafted = Drafted(np.array([6], np.int32), np.log(np.array([0.5], np.float32)))
+    token_ids, rows = candidate_features(
+        index.table, grams, drafted, index.suffix([], MAX_MATCH), 3, 1
+    )
+    named = {
+        token: {name: x for name, x in zip(FEATURES, row, strict=True) if x}
+        for token, row in zip(token_ids.tolist(), rows.tolist(), strict=True)
+    }
+    node = {"one", "depth", "node_match_2", "node_gram_2"}
+    assert set(named) == {3, 4, 5, 6}
+    assert set(named[5]) == node | {"match_2", "match_share", "match_latest", "match_blend"}
+    assert set(named[4]) == node | {"match_1", "match_total", "match_latest", "match_blend"}
+    assert set(named[3]) == node | {"gram_2", "gram_share", "gram_total", "gram_blend"}
+    assert set(named[6]) == node | {"drafted"}
+    assert named[3]["gram_total"] == pytest.approx(np.log(2))
+    assert named[5]["depth"] == 2
+
+
+def test_the_configuration_knows_the_longest_match():
+    assert config.LONGEST_MATCH == LONGEST_MATCH
 
 
 def test_a_finished_sequence_leaves_nothing_behind():

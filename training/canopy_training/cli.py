@@ -12,6 +12,7 @@ import typer
 from canopy.config import Deployment, TargetConfig, load_deployment
 from canopy.errors import CanopyError
 from canopy_training.drafter_cli import drafter, export
+from canopy_training.lookup_cli import ngrams, survival
 
 app = typer.Typer(
     name="canopy-train",
@@ -64,8 +65,8 @@ def corpus(
         raise typer.BadParameter(str(error)) from error
 
 
-app.command()(drafter)
-app.command()(export)
+for command in (ngrams, survival, drafter, export):
+    app.command()(command)
 
 
 def _target(config: Path | None, threads: int) -> TargetConfig:

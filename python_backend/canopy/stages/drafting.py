@@ -6,17 +6,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from canopy.config import Deployment, DrafterConfig, TreeConfig
+from canopy.config import DEFAULT_NGRAMS, Deployment, DrafterConfig, TreeConfig
 from canopy.errors import InvalidDeployment, StageFailed
 from canopy.messages import DraftReply, DraftRequest
 from canopy.policy import Calibration, PolicySettings
 from canopy.policy.profile import Profile
 from canopy.sampling import Acceptance
+from canopy.serve.models import model_folder
 from canopy.stages.changes import started_sequences
 from canopy.stages.features import request_features
 from canopy.stages.profiles import load_profile
 from canopy.stages.proposals import pack_proposals
 from canopy.stages.sources.lookup import LookupSource
+from canopy.stages.sources.ngram_store import NgramStore, store_path, vocabulary_digest
 from canopy.stages.sources.source import (
     DraftSequence,
     DraftTask,
@@ -130,33 +132,50 @@ class DrafterStage:
 def make_drafter(deployment: Deployment, profile: Profile | None = None) -> DrafterStage:
     """The draft stage of a deployment. Raises InvalidDeployment for an unusable drafter."""
     profile = profile or load_profile(deployment)
+    source, num_missing = _make_source(deployment)
+    return DrafterStage(source, deployment.drafter, deployment.tree, profile, num_missing)
+
+
+def _make_source(deployment: Deployment) -> tuple[ProposalSource, int]:
+    """The source, and how many parts of it had to be left out."""
     drafter = deployment.drafter
     if drafter.reads_features:
-        source, num_missing = _make_block_source(deployment)
-        return DrafterStage(source, drafter, deployment.tree, profile, num_missing)
-    return DrafterStage(_make_source(deployment), drafter, deployment.tree, profile)
-
-
-def _make_block_source(deployment: Deployment) -> tuple[ProposalSource, int]:
-    """Without a usable block drafter the other sources go on; the second number counts it."""
-    from canopy.stages.sources.block import make_block_source
-
-    drafter = deployment.drafter
-    lookup = LookupSource(drafter.min_match, drafter.max_match) if drafter.source == "all" else None
-    try:
-        return make_block_source(deployment, lookup), 0
-    except InvalidDeployment as error:
-        logger.error("the block drafter is left out: %s", error)
-        return lookup or NoSource(), 1
-
-
-def _make_source(deployment: Deployment) -> ProposalSource:
-    drafter = deployment.drafter
+        return _make_block_source(deployment)
     if drafter.source == "lookup":
-        return LookupSource(drafter.min_match, drafter.max_match)
+        return _make_lookup(deployment)
     if drafter.source == "autoregressive":
         # The other sources need no torch: their process starts sooner and stays small without it.
         from canopy.stages.sources.autoregressive import make_autoregressive_source
 
-        return make_autoregressive_source(deployment)
-    return NoSource()
+        return make_autoregressive_source(deployment), 0
+    return NoSource(), 0
+
+
+def _make_block_source(deployment: Deployment) -> tuple[ProposalSource, int]:
+    """Without a usable block drafter the other sources go on."""
+    from canopy.stages.sources.block import make_block_source
+
+    lookup, num_missing = None, 0
+    if deployment.drafter.source == "all":
+        lookup, num_missing = _make_lookup(deployment)
+    try:
+        return make_block_source(deployment, lookup), num_missing
+    except InvalidDeployment as error:
+        logger.error("the block drafter is left out: %s", error)
+        return lookup or NoSource(), num_missing + 1
+
+
+def _make_lookup(deployment: Deployment) -> tuple[LookupSource, int]:
+    """Compiled and ready; without its store where that does not fit."""
+    drafter, store, num_missing = deployment.drafter, NgramStore.empty(), 0
+    if path := store_path(drafter.ngrams):
+        try:
+            store = NgramStore.open(path, vocabulary_digest(model_folder(deployment.target.model)))
+        except InvalidDeployment as error:
+            # The default is for the default model, and for others of its vocabulary.
+            is_wanted = drafter.ngrams != DEFAULT_NGRAMS
+            num_missing = int(is_wanted)
+            logger.log(logging.ERROR if is_wanted else logging.INFO, "no n-gram store: %s", error)
+    source = LookupSource(drafter.min_match, drafter.max_match, store)
+    source.warm_up()
+    return source, num_missing

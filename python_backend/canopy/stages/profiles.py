@@ -11,6 +11,7 @@ from canopy.config import Deployment, TargetConfig
 from canopy.errors import InvalidDeployment
 from canopy.policy.profile import Profile
 from canopy.serve.models import canopy_home, model_folder
+from canopy.stages.sources.ngram_store import store_path
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ def fingerprint(deployment: Deployment) -> dict[str, str]:
         "cores": str(len(os.sched_getaffinity(0))),
         "threads": _threads(target),
         "drafter": deployment.drafter.source,
+        "ngrams": _store_digest(deployment.drafter.ngrams),
     }
 
 
@@ -69,6 +71,14 @@ def model_digest(model: str) -> str:
     for path in sorted(folder.glob("*.safetensors")):
         digest.update(f"{path.name} {path.stat().st_size}".encode())
     return digest.hexdigest()[:16]
+
+
+def _store_digest(ngrams: str) -> str:
+    """Of the n-gram store; one that is not there is like none."""
+    path = store_path(ngrams)
+    if path is None or not path.is_file():
+        return "none"
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def _device_name(device: str) -> str:

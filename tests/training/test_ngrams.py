@@ -1,0 +1,169 @@
+"""The store holds what was counted, and is refused where it would be wrong."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+from answers import answer_of
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_model import write_tiny_model
+
+from canopy.config import Deployment, DrafterConfig, TargetConfig
+from canopy.errors import InvalidDeployment
+from canopy.messages import DraftRequest
+from canopy.sampling import PolicyName, SamplingParams
+from canopy.stages.changes import StartedSequence, pack_started
+from canopy.stages.drafting import make_drafter
+from canopy.stages.proposals import unpack_proposals
+from canopy.stages.sources.ngram_store import NgramStore, vocabulary_digest
+from canopy_kernels.continuations import FEATURES, MAX_GRAM_FOLLOWERS, NUM_FEATURES
+from canopy_kernels.gram_table import context_keys, find_context
+from canopy_training.ngrams import count, is_held_out
+
+texts = st.lists(st.integers(0, 3), min_size=1, max_size=60)
+
+
+def followers_of(grams, context):
+    place = find_context(grams, context_keys(np.array([*context, 0], np.int32), len(context))[0])
+    if place < 0:
+        return {}
+    chosen = slice(grams.starts[place], grams.starts[place + 1])
+    ids, counts = grams.follower_ids[chosen], grams.follower_counts[chosen]
+    assert (np.diff(counts) <= 0).all()
+    return dict(zip(ids.tolist(), counts.tolist(), strict=True))
+
+
+def counted(answers, n):
+    """Followers of every n-gram, by looking at every position."""
+    found = {}
+    for answer in answers:
+        text, first = answer.token_ids.tolist(), len(answer.prompt_ids)
+        for place in range(max(first, n), len(text)):
+            found.setdefault(tuple(text[place - n : place]), Counter())[text[place]] += 1
+    return found
+
+
+@given(st.lists(texts, min_size=1, max_size=4), texts)
+def test_counts_are_those_of_every_position_but_for_what_came_once(parts, prompt):
+    answers = [answer_of(prompt, part) for part in parts]
+    grams = count(answers)
+    num_followers = 0
+    for n in range(1, 5):
+        for context, found in counted(answers, n).items():
+            if n > len(prompt):
+                continue
+            often = {token: num for token, num in found.items() if num > 1}
+            assert followers_of(grams, context) == often
+            num_followers += len(often)
+    assert len(grams.follower_ids) == num_followers
+
+
+def test_the_most_frequent_followers_stay():
+    text = [t for follower in range(1, 13) for t in [0, follower] * (2 + follower)]
+    kept = followers_of(count([answer_of([0], text)]), (0,))
+    assert sorted(kept) == list(range(13 - MAX_GRAM_FOLLOWERS, 13))
+
+
+def test_one_pair_in_ten_is_held_out():
+    held_out = [number for number in range(40) if is_held_out(number)]
+    assert held_out == [18, 19, 38, 39]
+
+
+@pytest.fixture
+def store() -> NgramStore:
+    grams = count([answer_of([5], [1, 2, 3, 1, 2, 3, 1, 2, 4])])
+    return NgramStore(grams, np.arange(NUM_FEATURES, dtype=float))
+
+
+def test_a_file_gives_back_what_was_saved(store, tmp_path):
+    path = tmp_path / "store.safetensors"
+    store.save(path, "abc")
+    found = NgramStore.open(path, "abc")
+    for mine, its in zip(store.grams, found.grams, strict=True):
+        np.testing.assert_array_equal(mine, its)
+        assert mine.dtype == its.dtype
+        assert not its.flags.writeable
+    np.testing.assert_array_equal(found.weights, store.weights)
+
+
+def test_a_store_of_another_vocabulary_is_refused(store, tmp_path):
+    path = tmp_path / "store.safetensors"
+    store.save(path, "abc")
+    with pytest.raises(InvalidDeployment, match="another vocabulary"):
+        NgramStore.open(path, "abd")
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "text", "missing", "features"])
+def test_a_damaged_file_is_refused(store, tmp_path, damage):
+    path = tmp_path / "store.safetensors"
+    store.save(path, "abc")
+    whole = path.read_bytes()
+    features = json.dumps(json.dumps(FEATURES)).encode()
+    path.write_bytes(
+        {
+            "empty": b"",
+            "cut": whole[: len(whole) - 40],
+            "text": b"no store at all, but long enough for a header",
+            "missing": whole,
+            "features": whole.replace(features, features.replace(b"one", b"two")),
+        }[damage]
+    )
+    if damage == "missing":
+        path.unlink()
+    with pytest.raises(InvalidDeployment, match="no n-gram store"):
+        NgramStore.open(path, "abc")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write_tiny_model(tmp_path_factory.mktemp("tiny") / "model")
+
+
+def drafter_of(model, ngrams):
+    """What a deployment drafts after 1 2, and how many of its sources are missing."""
+    target = TargetConfig(model=str(model), dtype="float32")
+    stage = make_drafter(Deployment(target=target, drafter=DrafterConfig(ngrams=str(ngrams))))
+    law = SamplingParams(policy=PolicyName.CHAIN, node_budget=1)
+    nothing, ids = np.zeros(0, np.int64), np.ones(1, np.int64)
+    reply = stage.draft(
+        DraftRequest(
+            **pack_started([StartedSequence(1, np.array([1, 2], np.int32), 0, law)]),
+            finished_ids=nothing,
+            updated_ids=nothing,
+            updated_lengths=nothing.astype(np.int32),
+            updated_token_ids=nothing.astype(np.int32),
+            sequence_ids=ids,
+            max_depths=ids.astype(np.int32),
+        )
+    )
+    [proposal] = unpack_proposals(reply)
+    return proposal.tree.token_ids[1:].tolist(), int(reply.num_source_failures[0])
+
+
+def test_a_deployment_uses_the_store_that_it_names(store, model, tmp_path):
+    path = tmp_path / "store.safetensors"
+    NgramStore(store.grams, np.zeros(0)).save(path, vocabulary_digest(model))
+    assert drafter_of(model, path) == ([3], 0)
+    assert drafter_of(model, "") == ([], 0)
+
+
+def test_a_store_that_does_not_fit_is_left_out_and_said_so(store, model, tmp_path, caplog):
+    path = tmp_path / "store.safetensors"
+    store.save(path, "another")
+    assert drafter_of(model, path) == ([], 1)
+    assert "another vocabulary" in caplog.text
+    assert drafter_of(model, "default") == ([], 0)
+
+
+def test_the_digest_is_that_of_tokens_and_ids(model, tmp_path):
+    other = write_tiny_model(tmp_path / "model", seed=3)
+    assert vocabulary_digest(other) == vocabulary_digest(model)
+    path = other / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    path.write_text(json.dumps(tokenizer))
+    assert vocabulary_digest(other) == vocabulary_digest(model)
+    tokenizer["added_tokens"][0]["content"] = "<|another|>"
+    path.write_text(json.dumps(tokenizer))
+    assert vocabulary_digest(other) != vocabulary_digest(model)

@@ -1,0 +1,62 @@
+"""The commands of `canopy-train` about lookup: the n-gram store and its weights."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Target = Annotated[str, typer.Option(help="Name or folder of the target.")]
+CorpusFolder = Annotated[Path, typer.Option(exists=True, help="What `canopy-train corpus` made.")]
+
+
+def ngrams(
+    corpus: CorpusFolder,
+    out: Annotated[Path, typer.Option(help="File; drafter.ngrams names it.")],
+    model: Target = "smollm2-135m-instruct",
+) -> None:
+    """Count what followed the n-grams of the target's answers; one answer in ten is held out.
+
+    Fit the weights next, with `canopy-train survival`.
+
+    Example: canopy-train ngrams --corpus corpus --out ngrams.safetensors
+    """
+    from canopy.serve.models import model_folder
+    from canopy.stages.sources.ngram_store import vocabulary_digest
+    from canopy_training.corpus import Corpus
+    from canopy_training.ngrams import write_store
+
+    answers = Corpus(corpus)
+    store = write_store(answers, out, vocabulary_digest(model_folder(model)))
+    typer.echo(
+        f"{answers.num_answer_tokens} answer tokens: {len(store.grams.keys)} contexts, "
+        f"{len(store.grams.follower_ids)} followers, {out.stat().st_size / 1e6:.1f} MB in {out}"
+    )
+
+
+def survival(
+    corpus: CorpusFolder,
+    ngrams: Annotated[Path, typer.Option(exists=True, help="The store; gets the weights.")],
+    model: Target = "smollm2-135m-instruct",
+    max_match: Annotated[int, typer.Option(min=1, max=8, help="As drafter.max_match.")] = 8,
+    plot: Annotated[Path | None, typer.Option(help="Draw the reliability into this SVG.")] = None,
+) -> None:
+    """Fit what lookup's candidates are worth, on the answers that the store has not seen.
+
+    Half of them are fitted and the other half is reported on; then the weights are fitted to all.
+
+    Example: canopy-train survival --corpus corpus --ngrams ngrams.safetensors
+    """
+    from canopy.serve.models import model_folder
+    from canopy.stages.sources.ngram_store import NgramStore, vocabulary_digest
+    from canopy_training.corpus import Corpus
+    from canopy_training.reliability import reliability_table, write_plot
+    from canopy_training.survival import fit_and_check
+
+    vocabulary = vocabulary_digest(model_folder(model))
+    grams = NgramStore.open(ngrams, vocabulary).grams
+    check, weights = fit_and_check(Corpus(corpus), grams, max_match)
+    typer.echo(reliability_table(check))
+    NgramStore(grams, weights).save(ngrams, vocabulary)
+    if plot:
+        write_plot(check, plot)
+        typer.echo(plot)

@@ -1,0 +1,150 @@
+"""Fits what lookup's candidates are worth, on answers that the n-gram store has not seen.
+
+An example is one answer position as a drafted node: every candidate after the text so far, with
+its features, and which of them the target wrote, if any. Nodes stand at several depths below an
+anchor: the sequence's own index ends at the anchor, and the path holds the target's tokens, as
+nodes with accepted ancestors have it. The weights are the maximum of the likelihood of the
+logistic choice (canopy_kernels.continuations) with a small ridge, found by Newton's method.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from canopy.stages.sources.suffix_index import SuffixIndex
+from canopy_kernels.continuations import (
+    LONGEST_GRAM,
+    LONGEST_MATCH,
+    NUM_FEATURES,
+    candidate_features,
+    nothing_drafted,
+)
+from canopy_kernels.gram_table import GramTable
+from canopy_training.corpus import Answer, Corpus, InvalidCorpus
+from canopy_training.ngrams import is_held_out
+from canopy_training.reliability import Check
+
+MAX_DEPTH = 16
+_RIDGE = 3.0  # examples' worth of pull towards 0
+_NEWTON_STEPS = 12
+_SUFFIX = max(LONGEST_MATCH, LONGEST_GRAM)
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Candidates of n nodes, e in all; nodes without a candidate are left out."""
+
+    features: np.ndarray  # float64 [e, NUM_FEATURES]
+    nodes: np.ndarray  # int64 [e] ascending
+    accepted: np.ndarray  # bool [e], one of a node at most
+    depths: np.ndarray  # int64 [e], from 1
+
+    @property
+    def num_nodes(self) -> int:
+        return int(self.nodes[-1]) + 1 if len(self.nodes) else 0
+
+
+def gather(
+    answers: Iterable[Answer], grams: GramTable, max_match: int, min_match: int = 1
+) -> Examples:
+    """The candidates at every position of the answers, at depths 1 to MAX_DEPTH in turn."""
+    features, nodes, accepted, depths = [], [], [], []
+    num_nodes = 0
+    for answer in answers:
+        for token_ids, rows, token, depth in _nodes(answer, grams, max_match, min_match):
+            if len(token_ids):
+                features.append(rows)
+                nodes.append(np.full(len(rows), num_nodes))
+                accepted.append(token_ids == token)
+                depths.append(np.full(len(rows), depth))
+                num_nodes += 1
+    if not features:
+        empty = np.zeros(0, np.int64)
+        return Examples(np.zeros((0, NUM_FEATURES)), empty, empty.astype(bool), empty)
+    return Examples(*map(np.concatenate, (features, nodes, accepted, depths)))
+
+
+def _nodes(
+    answer: Answer, grams: GramTable, max_match: int, min_match: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, int, int]]:
+    """(candidates, features, token that came, depth) of one answer's positions.
+
+    Anchors stand so that depth 1 is met at every other position, and deeper nodes less often.
+    """
+    index, text = SuffixIndex(max_match), answer.token_ids.tolist()
+    nothing, num_prompt = nothing_drafted(), len(answer.prompt_ids)
+    span, place = 1, num_prompt
+    while place < len(text):
+        index.extend(text[index.num_tokens : place])
+        for depth in range(1, min(span, len(text) - place) + 1):
+            path = text[place : place + depth - 1]
+            suffix = index.suffix(path, _SUFFIX)
+            token_ids, rows = candidate_features(
+                index.table, grams, nothing, suffix, depth, min_match
+            )
+            yield token_ids, rows, text[place + depth - 1], depth
+        place += span
+        span = span % MAX_DEPTH + 1
+
+
+def fit(examples: Examples) -> np.ndarray:
+    """float64 [NUM_FEATURES] weights."""
+    weights = np.zeros(NUM_FEATURES)
+    nodes, num_nodes = examples.nodes, examples.num_nodes
+    for _ in range(_NEWTON_STEPS):
+        probs = acceptance(examples, weights)
+        weighted = examples.features * probs[:, None]
+        means = np.zeros((num_nodes, NUM_FEATURES))
+        np.add.at(means, nodes, weighted)
+        gradient = examples.features.T @ (probs - examples.accepted) + _RIDGE * weights
+        curvature = weighted.T @ examples.features - means.T @ means
+        weights = weights - np.linalg.solve(curvature + _RIDGE * np.eye(NUM_FEATURES), gradient)
+    return weights
+
+
+def acceptance(examples: Examples, weights: np.ndarray) -> np.ndarray:
+    """float64 [e]: the share of each candidate in its node's choice."""
+    scores = examples.features @ weights
+    peaks = np.zeros(examples.num_nodes)
+    np.maximum.at(peaks, examples.nodes, scores)
+    terms = np.exp(scores - peaks[examples.nodes])
+    totals = np.exp(-peaks) + np.bincount(examples.nodes, terms, examples.num_nodes)
+    return terms / totals[examples.nodes]
+
+
+def log_loss(examples: Examples, weights: np.ndarray) -> float:
+    """Mean nats of what came, over nodes."""
+    probs = acceptance(examples, weights)
+    hits = np.bincount(examples.nodes, probs * examples.accepted, examples.num_nodes)
+    missed = 1.0 - np.bincount(examples.nodes, probs, examples.num_nodes)
+    return float(-np.log(np.where(hits > 0.0, hits, np.maximum(missed, 1e-12))).mean())
+
+
+def fit_and_check(corpus: Corpus, grams: GramTable, max_match: int) -> tuple[Check, np.ndarray]:
+    """Weights of all held-out answers, and how well those of one half foretell the other.
+
+    Raises InvalidCorpus when nothing was held out.
+    """
+    held_out = [answer for answer in corpus if is_held_out(answer.number)]
+    halves = [
+        gather((a for a in held_out if a.number // 2 // 10 % 2 == half), grams, max_match)
+        for half in (0, 1)
+    ]
+    if not all(half.num_nodes for half in halves):
+        raise InvalidCorpus(f"{corpus.folder} has too few answers that are held out")
+    unseen = halves[1]
+    probs = acceptance(unseen, fit(halves[0]))
+    check = Check(unseen.features, unseen.depths, probs, unseen.accepted)
+    return check, fit(joined(halves))
+
+
+def joined(parts: Sequence[Examples]) -> Examples:
+    """All of several examples."""
+    firsts = np.cumsum([0, *(part.num_nodes for part in parts)])
+    return Examples(
+        np.concatenate([part.features for part in parts]),
+        np.concatenate([p.nodes + first for p, first in zip(parts, firsts, strict=False)]),
+        np.concatenate([part.accepted for part in parts]),
+        np.concatenate([part.depths for part in parts]),
+    )
