@@ -57,14 +57,16 @@ class LoopingRanks:
             for _ in range(2)
         ]
 
-    def load(self, model: Path, num_ranks: int, folder: Path, *options: str) -> ShardedDecoder:
+    def load(
+        self, model: Path, num_ranks: int, folder: Path, *options: str, dtype: str = "float32"
+    ) -> ShardedDecoder:
         """Rank 0's decoder of a new life; caches go to `folder` at its end."""
         port = free_port()
         self._start(num_ranks, port, folder, options)
         return load_sharded(
             TargetConfig(
                 model=str(model),
-                dtype="float32",
+                dtype=dtype,
                 num_threads=1,
                 tensor_parallel_size=num_ranks,
                 rendezvous=f"127.0.0.1:{port}",
@@ -94,8 +96,10 @@ class Life:
     num_ranks: int
 
     @staticmethod
-    def of(ranks: LoopingRanks, model: Path, num_ranks: int, folder: Path) -> "Life":
-        return Life(ranks.load(model, num_ranks, folder), folder, num_ranks)
+    def of(
+        ranks: LoopingRanks, model: Path, num_ranks: int, folder: Path, dtype: str = "float32"
+    ) -> "Life":
+        return Life(ranks.load(model, num_ranks, folder, dtype=dtype), folder, num_ranks)
 
     def end(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Keys and values that ranks 1.. held."""

@@ -100,6 +100,21 @@ def test_ranks_together_are_one_rank(ranks, family, num_ranks, tmp_path):
         assert (values - expected.values[:, :, heads]).abs().max() < 1e-4
 
 
+def test_bfloat16_ranks_are_as_near_to_float32_as_one_rank(ranks, tmp_path):
+    write_family("smollm2", tmp_path)
+    chain = Segment(0, list(range(15)), np.array(TOKENS), np.arange(60) - 1, np.arange(60))
+    batch = assemble_step([chain], BLOCK_SIZE, "cpu")
+
+    def logits(decoder: Decoder | ShardedDecoder) -> torch.Tensor:
+        return decoder.forward(batch, decoder.new_cache(16, BLOCK_SIZE))
+
+    exact, rounded = (logits(load_decoder(tmp_path, t, "cpu")) for t in ("float32", "bfloat16"))
+    life = Life.of(ranks, tmp_path, 3, tmp_path, dtype="bfloat16")
+    sharded = logits(life.decoder)
+    life.end()
+    assert (sharded - exact).norm() < 1.3 * (rounded - exact).norm()
+
+
 def test_only_the_newest_cache_can_be_used(ranks, tiny_folder: Path, tmp_path):
     life = Life.of(ranks, tiny_folder, 2, tmp_path)
     old = life.decoder.new_cache(4, BLOCK_SIZE)

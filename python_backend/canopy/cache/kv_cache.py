@@ -5,6 +5,9 @@ Slot = block id * block_size + offset; which slots belong to whom is the block m
 
 import torch
 
+from canopy_kernels.paged_rows import PagedRows
+from canopy_kernels.tree_attention import tree_attention
+
 
 class KVCache:
     """`keys` and `values`: [num_layers, num_slots, num_kv_heads, head_dim], zero at first."""
@@ -35,6 +38,15 @@ class KVCache:
         """Store the rows of a step. slots: int64 [T]; keys, values: [T, num_kv_heads, head_dim]."""
         self.keys[layer].index_copy_(0, slots, keys)
         self.values[layer].index_copy_(0, slots, values)
+
+    def attend(
+        self, layer: int, query: torch.Tensor, rows: PagedRows, scale: float
+    ) -> torch.Tensor:
+        """`tree_attention` of a step's rows, whose keys and values are here: [T, heads, head_dim].
+
+        query: [T, heads, head_dim], contiguous.
+        """
+        return tree_attention(query, self.keys[layer], self.values[layer], rows, scale)
 
     def move(self, sources: torch.Tensor, destinations: torch.Tensor) -> None:
         """Copy slots to other slots in all layers. int64 [n] each, destinations distinct.

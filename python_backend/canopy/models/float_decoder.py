@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from canopy.cache.kernel_kv_cache import KernelKVCache
 from canopy.cache.kv_cache import KVCache
 from canopy.models.config import ModelConfig
 from canopy.models.layers import (
@@ -21,7 +22,7 @@ from canopy.models.layers import (
 )
 from canopy.models.step import HiddenTaps, StepBatch
 from canopy.models.weights import load_weights
-from canopy_kernels.tree_attention import PagedRows
+from canopy_kernels.paged_rows import PagedRows
 
 
 class FloatDecoder:
@@ -45,8 +46,9 @@ class FloatDecoder:
         self._rope = RopeTable.of(config, self._dtype, self.device)
 
     def new_cache(self, num_blocks: int, block_size: int) -> KVCache:
-        """An empty KV cache of this model's shape."""
-        return KVCache(
+        """An empty KV cache of this model's shape; on a GPU the kernels work on it."""
+        kind = KernelKVCache if self.device.startswith("cuda") else KVCache
+        return kind(
             self.config.num_layers,
             num_blocks,
             block_size,

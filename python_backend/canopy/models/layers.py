@@ -14,7 +14,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from canopy.cache.kv_cache import KVCache
 from canopy.models.config import Llama3Scaling, ModelConfig
-from canopy_kernels.tree_attention import PagedRows, tree_attention
+from canopy_kernels.paged_rows import PagedRows
 
 Rows = Callable[[torch.Tensor], torch.Tensor]  # of every row another, whose width may differ
 
@@ -87,8 +87,7 @@ class Attention:
         query, keys = rotated[:, : self.num_heads], rotated[:, self.num_heads :]
         cache, rows = context.cache, context.rows
         cache.write(self.layer, rows.slots, keys, values)
-        cached = cache.keys[self.layer], cache.values[self.layer]
-        mixed = tree_attention(query.contiguous(), *cached, rows, query.shape[2] ** -0.5)
+        mixed = cache.attend(self.layer, query.contiguous(), rows, query.shape[2] ** -0.5)
         return self.output(mixed.flatten(1))
 
 
