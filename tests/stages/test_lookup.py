@@ -13,19 +13,16 @@ from canopy.stages.sources.lookup import LookupSource
 from canopy.stages.sources.ngram_store import NgramStore
 from canopy.stages.sources.source import DraftSequence, DraftTask
 from canopy.stages.sources.suffix_index import SuffixIndex
-from canopy_kernels.continuations import (
+from canopy_kernels.candidates import (
     DECAY,
-    FEATURES,
     LEAST_REST,
     LONGEST_MATCH,
     MAX_AGE,
     MISTRUST,
-    NUM_FEATURES,
     Drafted,
-    candidate_features,
-    continuations,
     nothing_drafted,
 )
+from canopy_kernels.continuations import FEATURES, NUM_FEATURES, candidate_features, continuations
 from canopy_kernels.gram_table import no_grams
 from canopy_training.ngrams import count
 
@@ -253,6 +250,9 @@ def test_features_say_where_a_candidate_comes_from():
         token: {name: x for name, x in zip(FEATURES, row, strict=True) if x}
         for token, row in zip(token_ids.tolist(), rows.tolist(), strict=True)
     }
+    for token, odds in ((5, 5.0), (3, 0.2), (4, 0.2), (6, 0.2)):
+        assert named[token]["match_odds_2"] == pytest.approx(np.log(odds))
+    named = {t: {n: x for n, x in f.items() if "_odds_" not in n} for t, f in named.items()}
     node = {"one", "depth", "node_match_2", "node_gram_2"}
     assert set(named) == {3, 4, 5, 6}
     assert set(named[5]) == node | {"match_2", "match_share", "match_latest", "match_blend"}

@@ -1,21 +1,21 @@
 """Counts what followed the n-grams of a corpus's answers, for the n-gram store.
 
-A context is the n tokens before an answer token; the first ones reach into the prompt. What was
-seen once is left out, and of each context the most frequent followers stay. Answers held out are
-not counted: on them the weights are fitted, see canopy_training.survival.
+A context is the n tokens before an answer token; the first ones reach into the prompt. Long
+contexts seen once are left out, and of each context the most frequent followers stay. Answers held
+out are not counted: on them the weights are fitted, see canopy_training.survival.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from canopy.stages.sources.ngram_store import NgramStore
-from canopy_kernels.continuations import LONGEST_GRAM, MAX_GRAM_FOLLOWERS
+from canopy_kernels.candidates import LONGEST_GRAM, MAX_GRAM_FOLLOWERS
 from canopy_kernels.gram_table import GramTable, context_keys
 from canopy_training.corpus import Answer, Corpus
 
-LEAST_COUNT = 2
+LEAST_TOTALS = (1, 1, 2, 2)  # how often a context of 1, 2, ... tokens must have come
 _FOLD = 10
 
 
@@ -31,49 +31,8 @@ def count_corpus(corpus: Corpus) -> NgramStore:
 
 def count(answers: Iterable[Answer]) -> GramTable:
     """The table of all answers."""
-    keys: list[np.ndarray] = []
-    followers: list[np.ndarray] = []
-    for answer in answers:
-        text, num_prompt = answer.token_ids, len(answer.prompt_ids)
-        for n in range(1, min(LONGEST_GRAM, num_prompt) + 1):
-            keys.append(context_keys(text[num_prompt - n :], n))
-            followers.append(text[num_prompt:])
-    if not keys:
-        return GramTable(*_as_arrays([], [0], [], [], []))
-    return _table(np.concatenate(keys), np.concatenate(followers))
-
-
-def _table(keys: np.ndarray, followers: np.ndarray) -> GramTable:
-    """keys: uint64 [n]. followers: int32 [n], one for each."""
-    order = np.lexsort((followers, keys))
-    keys, followers = keys[order], followers[order]
-    is_first = np.ones(len(keys), bool)
-    is_first[1:] = (keys[1:] != keys[:-1]) | (followers[1:] != followers[:-1])
-    places = np.flatnonzero(is_first)
-    counts = np.diff(np.append(places, len(keys)))
-    keys, followers = keys[places], followers[places]
-    contexts, context_of = np.unique(keys, return_inverse=True)
-    totals = np.bincount(context_of, counts).astype(np.int64)
-    # Most frequent first within a context; of equal ones the lowest token.
-    order = np.lexsort((followers, -counts, context_of))
-    context_of, followers, counts = context_of[order], followers[order], counts[order]
-    rank = np.arange(len(order)) - np.searchsorted(context_of, context_of)
-    kept = (counts >= LEAST_COUNT) & (rank < MAX_GRAM_FOLLOWERS)
-    known, starts = np.unique(context_of[kept], return_index=True)
-    return GramTable(
-        *_as_arrays(
-            contexts[known],
-            np.append(starts, kept.sum()),
-            totals[known],
-            followers[kept],
-            counts[kept],
-        )
-    )
-
-
-def _as_arrays(*columns: object) -> list[np.ndarray]:
-    dtypes = (np.uint64, np.int32, np.int32, np.int32, np.int32)
-    return [np.asarray(column, dtype) for column, dtype in zip(columns, dtypes, strict=True)]
+    texts = [(answer.token_ids, len(answer.prompt_ids)) for answer in answers]
+    return _joined([_counted(texts, n) for n in range(1, LONGEST_GRAM + 1)])
 
 
 def write_store(corpus: Corpus, path: Path, vocabulary: str) -> NgramStore:
@@ -82,3 +41,56 @@ def write_store(corpus: Corpus, path: Path, vocabulary: str) -> NgramStore:
     path.parent.mkdir(parents=True, exist_ok=True)
     store.save(path, vocabulary)
     return store
+
+
+def _counted(texts: Sequence[tuple[np.ndarray, int]], n: int) -> GramTable:
+    """Of contexts of n tokens. texts: token ids, and how many of them are the prompt's."""
+    long = [(text, first) for text, first in texts if first >= n]
+    keys = np.concatenate(
+        [np.zeros(0, np.uint64), *(context_keys(text[first - n :], n) for text, first in long)]
+    )
+    followers = np.concatenate([np.zeros(0, np.int32), *(text[first:] for text, first in long)])
+    order = np.lexsort((followers, keys))
+    keys, followers = keys[order], followers[order]
+    changes = (keys[1:] != keys[:-1]) | (followers[1:] != followers[:-1])
+    places = np.flatnonzero(np.append(np.ones(min(len(keys), 1), bool), changes))
+    counts = np.diff(np.append(places, len(keys)))
+    return _ranked(keys[places], followers[places], counts, LEAST_TOTALS[n - 1])
+
+
+def _ranked(
+    keys: np.ndarray, followers: np.ndarray, counts: np.ndarray, least_total: int
+) -> GramTable:
+    """Most frequent first within a context, of equal ones the lowest token; each pair once."""
+    contexts, context_of = np.unique(keys, return_inverse=True)
+    totals = np.bincount(context_of, counts, len(contexts)).astype(np.int64)
+    order = np.lexsort((followers, -counts, context_of))
+    context_of, followers, counts = context_of[order], followers[order], counts[order]
+    rank = np.arange(len(order)) - np.searchsorted(context_of, context_of)
+    kept = (totals[context_of] >= least_total) & (rank < MAX_GRAM_FOLLOWERS)
+    known, starts = np.unique(context_of[kept], return_index=True)
+    return GramTable(
+        contexts[known],
+        np.append(starts, kept.sum()),
+        totals[known],
+        followers[kept],
+        counts[kept],
+    )
+
+
+def _joined(parts: Sequence[GramTable]) -> GramTable:
+    """One table, its contexts in the order of their keys."""
+    keys = np.concatenate([part.keys for part in parts])
+    order = np.argsort(keys, kind="stable")
+    lengths = np.concatenate([np.diff(part.starts) for part in parts])
+    firsts = np.cumsum(lengths) - lengths
+    starts = np.append(0, np.cumsum(lengths[order]))
+    # Followers move with their contexts.
+    moved = np.arange(starts[-1]) + np.repeat(firsts[order] - starts[:-1], lengths[order])
+    follower_ids, counts, totals = (
+        np.concatenate([getattr(part, name) for part in parts]).astype(np.int32)
+        for name in ("follower_ids", "follower_counts", "totals")
+    )
+    return GramTable(
+        keys[order], starts.astype(np.int32), totals[order], follower_ids[moved], counts[moved]
+    )

@@ -13,13 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from canopy.stages.sources.suffix_index import SuffixIndex
-from canopy_kernels.continuations import (
-    LONGEST_GRAM,
-    LONGEST_MATCH,
-    NUM_FEATURES,
-    candidate_features,
-    nothing_drafted,
-)
+from canopy_kernels.candidates import LONGEST_GRAM, LONGEST_MATCH, nothing_drafted
+from canopy_kernels.continuations import NUM_FEATURES, candidate_features
 from canopy_kernels.gram_table import GramTable
 from canopy_training.corpus import Answer, Corpus, InvalidCorpus
 from canopy_training.ngrams import is_held_out
@@ -27,7 +22,8 @@ from canopy_training.reliability import Check
 
 MAX_DEPTH = 16
 _RIDGE = 3.0  # examples' worth of pull towards 0
-_NEWTON_STEPS = 12
+_NEWTON_STEPS = 40
+_TOLERANCE = 1e-4
 _SUFFIX = max(LONGEST_MATCH, LONGEST_GRAM)
 
 
@@ -89,18 +85,33 @@ def _nodes(
 
 
 def fit(examples: Examples) -> np.ndarray:
-    """float64 [NUM_FEATURES] weights."""
-    weights = np.zeros(NUM_FEATURES)
-    nodes, num_nodes = examples.nodes, examples.num_nodes
+    """float64 [NUM_FEATURES] weights; a Newton step that overshoots is halved."""
+    weights, loss = np.zeros(NUM_FEATURES), np.inf
+    step = np.zeros(NUM_FEATURES)
     for _ in range(_NEWTON_STEPS):
-        probs = acceptance(examples, weights)
-        weighted = examples.features * probs[:, None]
-        means = np.zeros((num_nodes, NUM_FEATURES))
-        np.add.at(means, nodes, weighted)
-        gradient = examples.features.T @ (probs - examples.accepted) + _RIDGE * weights
-        curvature = weighted.T @ examples.features - means.T @ means
-        weights = weights - np.linalg.solve(curvature + _RIDGE * np.eye(NUM_FEATURES), gradient)
+        tried = _penalised_loss(examples, weights + step)
+        if tried > loss:
+            step = step / 2.0
+            continue
+        weights, loss = weights + step, tried
+        step = _newton_step(examples, weights)
+        if np.abs(step).max() < _TOLERANCE:
+            break
     return weights
+
+
+def _newton_step(examples: Examples, weights: np.ndarray) -> np.ndarray:
+    probs = acceptance(examples, weights)
+    weighted = examples.features * probs[:, None]
+    means = np.zeros((examples.num_nodes, NUM_FEATURES))
+    np.add.at(means, examples.nodes, weighted)
+    gradient = examples.features.T @ (probs - examples.accepted) + _RIDGE * weights
+    curvature = weighted.T @ examples.features - means.T @ means
+    return -np.linalg.solve(curvature + _RIDGE * np.eye(NUM_FEATURES), gradient)
+
+
+def _penalised_loss(examples: Examples, weights: np.ndarray) -> float:
+    return examples.num_nodes * log_loss(examples, weights) + _RIDGE / 2.0 * weights @ weights
 
 
 def acceptance(examples: Examples, weights: np.ndarray) -> np.ndarray:

@@ -14,11 +14,8 @@ from canopy.stages.sources.ngram_store import NgramStore
 from canopy.stages.sources.source import DraftSequence, DraftTask
 from canopy.stages.sources.suffix_index import SuffixIndex
 from canopy.tree import Proposal
-from canopy_kernels.continuations import (
-    LONGEST_GRAM,
-    continuations,
-    nothing_drafted,
-)
+from canopy_kernels.candidates import LONGEST_GRAM, nothing_drafted
+from canopy_kernels.continuations import continuations
 
 _NOTHING = nothing_drafted()
 
