@@ -1,6 +1,18 @@
 """The one list of benchmarks."""
 
-from bench import acceptance, gpu, kernels, load, load_step, peers, simulate, step, strategies, turn
+from bench import (
+    acceptance,
+    gpu,
+    kernels,
+    load,
+    load_step,
+    peers,
+    perf_analyzer,
+    simulate,
+    step,
+    strategies,
+    turn,
+)
 from bench.benchmark import Benchmark
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -15,6 +27,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         strategies.BENCHMARK,
         load.BENCHMARK,
         load_step.BENCHMARK,
+        perf_analyzer.BENCHMARK,
         simulate.BENCHMARK,
     )
 }
