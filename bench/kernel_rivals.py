@@ -63,6 +63,7 @@ def _flex_call(
         KV_LEN=mask.shape[1],
         device=str(mask.device),
     )
+    torch.compiler.reset()  # every shape is compiled anew, however many came before
     attend = torch.compile(flex_attention) if inputs.query.is_cuda else flex_attention
 
     def call() -> torch.Tensor:

@@ -30,7 +30,7 @@ ACCEPTED = [0, 1, 3, 6, 8]
 
 
 def texts(decoder: Decoder | ShardedDecoder, make_tree: TreeMaker | None = None) -> list[list[int]]:
-    driver = Driver(decoder=decoder, num_tokens=512, block_size=BLOCK_SIZE)
+    driver = Driver(decoder=decoder, num_tokens=512, block_size=BLOCK_SIZE, max_step_tokens=16)
     for prompt in PROMPTS:
         driver.add(prompt, GREEDY)
     driver.run(*[make_tree] if make_tree else [])

@@ -50,6 +50,8 @@ class VocabularyHead:
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """[L, E] to [L, V] on rank 0, where all scores meet; to this rank's own elsewhere."""
+        if len(rows) == 0:  # as in a chunk of a prompt: nothing to gather
+            return rows.new_empty((0, self.shard.config.vocab_size))
         scores = self.linear(rows)
         sizes = [len(self.shard.tokens_of(rank)) for rank in range(self.shard.num_ranks)]
         padded = F.pad(scores, (0, max(sizes) - scores.shape[1])).contiguous()
