@@ -5,6 +5,7 @@ network, and this process faces the clients. Imports go up this list:
 
     __main__     the command `canopy-gateway`
     app          routes and the order of the parts
+    page         the page at /: static files
     door         key, media type, body limit, disconnect = cancel: before anything is parsed
     answers      the streams behind one request: admission, merging, cleaning up
     event_stream what goes out as server-sent events

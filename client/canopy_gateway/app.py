@@ -14,6 +14,7 @@ from canopy_gateway.completing import Completer, connect
 from canopy_gateway.door import Door
 from canopy_gateway.errors import Refusal, refusal_of
 from canopy_gateway.health import HealthCheck
+from canopy_gateway.page import add_page
 from canopy_gateway.schema import ChatRequest, CompletionRequest
 from canopy_gateway.settings import GatewaySettings
 from canopy_gateway.shapes import model_card
@@ -32,6 +33,7 @@ def create_app(settings: GatewaySettings) -> FastAPI:
     # The interactive pages load scripts from elsewhere; /openapi.json stays.
     app = FastAPI(title="Canopy", lifespan=lifespan, docs_url=None, redoc_url=None)
     _add_routes(app, settings)
+    add_page(app)
     _add_error_handlers(app, settings)
     app.add_middleware(Door, settings=settings)
     return app

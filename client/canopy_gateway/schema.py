@@ -176,8 +176,17 @@ class ChatMessage(_Strict):
 class ChatRequest(SamplingRequest):
     """Body of /v1/chat/completions."""
 
+    OPTIONS = (*SamplingRequest.OPTIONS, "trace")
+
+    trace: bool | None = None  # pieces carry the draft trees of their rounds
     messages: list[ChatMessage] = Field(min_length=1)
     max_completion_tokens: int | None = Field(None, ge=1)
+
+    @model_validator(mode="after")
+    def _a_trace_needs_a_stream(self) -> "ChatRequest":
+        if self.trace and not self.stream:
+            raise ValueError("trace goes with stream = true")
+        return self
 
     @model_validator(mode="after")
     def _one_limit(self) -> "ChatRequest":

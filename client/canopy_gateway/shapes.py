@@ -55,8 +55,10 @@ class ChatShape:
     def piece(self, head: Head, index: int, chunk: Chunk) -> list[dict[str, Any]]:
         """One chunk: its text, and how the answer ended."""
         pieces = []
-        if chunk.text:
+        if chunk.text or chunk.rounds:
             pieces.append(self._piece(head, index, {"content": chunk.text}))
+        if chunk.rounds:
+            pieces[0]["choices"][0]["rounds"] = chunk.rounds
         if chunk.is_last:
             pieces.append(self._piece(head, index, {}, chunk.finish_reason, chunk.speculation))
         return pieces
