@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from training.drafter_corpus import DRAFT_IDS, make_drafter
 
 from canopy.config import DrafterConfig
+from canopy.errors import InvalidDeployment
 from canopy.models.block_runner import TorchBlockRunner
 from canopy.policy import PolicySettings
 from canopy.sampling import Acceptance, PolicyName, SamplingParams
@@ -14,9 +15,11 @@ from canopy.stages.features import Features
 from canopy.stages.sources.best_first import Continuations
 from canopy.stages.sources.block import BlockSource, LoadedBlockDrafter, blended
 from canopy.stages.sources.block_conditionals import BlockConditionals, MarkovHead
+from canopy.stages.sources.joint_weights import load_joint_weights, save_joint_weights
 from canopy.stages.sources.lookup import LookupSource
 from canopy.stages.sources.markov_head import markov_head
 from canopy.stages.sources.source import DraftSequence, DraftTask
+from canopy_kernels.continuations import FEATURES, NUM_FEATURES
 
 TOKENS = [5, 6, 7, 5, 6, 9, 5, 6]
 
@@ -190,3 +193,31 @@ def test_a_failing_pass_costs_the_drafters_part_only(loaded):
     assert source.num_failures == 1
     loaded.runner.is_broken = False
     assert source.propose([task_of(1)])[0].tree.num_nodes == 12
+
+
+def test_with_joint_weights_the_drafter_stands_among_lookups_candidates(loaded):
+    weights = np.zeros(NUM_FEATURES)
+    weights[[FEATURES.index("drafted_odds"), FEATURES.index("match_share")]] = 1.0
+    lookup = LookupSource(1, 4).weighed_by(weights)
+    source = BlockSource(loaded, DrafterConfig(source="all", model="here"), lookup, is_joint=True)
+    source.take_features({1: features_of(1, 0, 7)})
+    [proposal] = source.propose([task_of(1)])
+    tree = proposal.tree
+    sums = np.bincount(tree.parents[1:], np.exp(proposal.log_probs[1:].astype(float)))
+    assert sums.max() <= 1.0 + 1e-6
+    below_anchor = {int(tree.token_ids[node]) for node in tree.children[0]}
+    laws = BlockConditionals(source._laws([task_of(1).sequence])[1]._logits, loaded.head, 512)
+    best = int(laws.at(0, TOKENS[-1])[0][0])
+    assert best in below_anchor
+    source.finish(1)
+    assert source.propose([task_of(1)])[0].tree.num_nodes > 0  # lookup goes on alone
+
+
+def test_joint_weights_are_read_as_written_and_others_refused(tmp_path):
+    weights = np.random.default_rng(0).normal(size=NUM_FEATURES)
+    assert load_joint_weights(tmp_path) is None
+    save_joint_weights(weights, tmp_path)
+    np.testing.assert_array_equal(load_joint_weights(tmp_path), weights)
+    (tmp_path / "survival.json").write_text('{"one": 1.0}')
+    with pytest.raises(InvalidDeployment, match="other features"):
+        load_joint_weights(tmp_path)

@@ -11,7 +11,7 @@ import typer
 
 from canopy.config import Deployment, TargetConfig, load_deployment
 from canopy.errors import CanopyError
-from canopy_training.drafter_cli import drafter, export
+from canopy_training.drafter_cli import drafter, export, mix
 from canopy_training.lookup_cli import ngrams, survival
 
 app = typer.Typer(
@@ -65,7 +65,7 @@ def corpus(
         raise typer.BadParameter(str(error)) from error
 
 
-for command in (ngrams, survival, drafter, export):
+for command in (ngrams, survival, drafter, export, mix):
     app.command()(command)
 
 

@@ -103,3 +103,36 @@ def export(
 
     export_drafter(load_drafter(drafter, model_folder(model)), out or drafter, int8)
     typer.echo(f"exported to {out or drafter}")
+
+
+def mix(
+    drafter: Annotated[Path, typer.Option(exists=True, help="What `canopy-train drafter` made.")],
+    corpus: Annotated[Path, typer.Option(exists=True, help="What `canopy-train corpus` made.")],
+    ngrams: Annotated[str, typer.Option(help="Lookup's store, as drafter.ngrams.")] = "default",
+    model: Target = "smollm2-135m-instruct",
+    candidates: Annotated[int, typer.Option(min=1, help="As drafter.num_candidates.")] = 512,
+    max_match: Annotated[int, typer.Option(min=1, max=8, help="As drafter.max_match.")] = 8,
+    threads: Threads = 1,
+) -> None:
+    """Weigh a drafter's candidates and lookup's together, for the source "all".
+
+    Example: canopy-train mix --drafter drafter --corpus corpus
+    """
+    import torch
+
+    from canopy.models.block_drafter_files import load_drafter
+    from canopy.serve.models import model_folder
+    from canopy.stages.sources.joint_weights import save_joint_weights
+    from canopy.stages.sources.ngram_store import NgramStore, store_path, vocabulary_digest
+    from canopy_training.corpus import Corpus
+    from canopy_training.mixing import drafting_with
+    from canopy_training.reliability import reliability_table
+    from canopy_training.survival import fit_and_check
+
+    torch.set_num_threads(threads)
+    target, path = model_folder(model), store_path(ngrams)
+    store = NgramStore.open(path, vocabulary_digest(target)) if path else NgramStore.empty()
+    drafting = drafting_with(load_drafter(drafter, target), candidates)
+    check, weights = fit_and_check(Corpus(corpus), store.grams, max_match, drafting)
+    save_joint_weights(weights, drafter)
+    typer.echo(reliability_table(check))

@@ -7,13 +7,13 @@ nodes with accepted ancestors have it. The weights are the maximum of the likeli
 logistic choice (canopy_kernels.continuations) with a small ridge, found by Newton's method.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from canopy.stages.sources.suffix_index import SuffixIndex
-from canopy_kernels.candidates import LONGEST_GRAM, LONGEST_MATCH, nothing_drafted
+from canopy_kernels.candidates import LONGEST_GRAM, LONGEST_MATCH, Drafted, nothing_drafted
 from canopy_kernels.continuations import NUM_FEATURES, candidate_features
 from canopy_kernels.gram_table import GramTable
 from canopy_training.corpus import Answer, Corpus, InvalidCorpus
@@ -25,6 +25,15 @@ _RIDGE = 3.0  # examples' worth of pull towards 0
 _NEWTON_STEPS = 40
 _TOLERANCE = 1e-4
 _SUFFIX = max(LONGEST_MATCH, LONGEST_GRAM)
+
+
+# A drafter model's candidates for an answer: by the number of tokens up to the anchor, and path.
+Drafting = Callable[[Answer], Callable[[int, list[int]], Drafted]]
+
+
+def _no_drafter(answer: Answer) -> Callable[[int, list[int]], Drafted]:
+    nothing = nothing_drafted()
+    return lambda place, path: nothing
 
 
 @dataclass(frozen=True)
@@ -42,13 +51,17 @@ class Examples:
 
 
 def gather(
-    answers: Iterable[Answer], grams: GramTable, max_match: int, min_match: int = 1
+    answers: Iterable[Answer],
+    grams: GramTable,
+    max_match: int,
+    min_match: int = 1,
+    drafting: Drafting = _no_drafter,
 ) -> Examples:
     """The candidates at every position of the answers, at depths 1 to MAX_DEPTH in turn."""
     features, nodes, accepted, depths = [], [], [], []
     num_nodes = 0
     for answer in answers:
-        for token_ids, rows, token, depth in _nodes(answer, grams, max_match, min_match):
+        for token_ids, rows, token, depth in _nodes(answer, grams, max_match, min_match, drafting):
             if len(token_ids):
                 features.append(rows)
                 nodes.append(np.full(len(rows), num_nodes))
@@ -62,26 +75,33 @@ def gather(
 
 
 def _nodes(
-    answer: Answer, grams: GramTable, max_match: int, min_match: int
+    answer: Answer, grams: GramTable, max_match: int, min_match: int, drafting: Drafting
 ) -> Iterator[tuple[np.ndarray, np.ndarray, int, int]]:
     """(candidates, features, token that came, depth) of one answer's positions.
 
     Anchors stand so that depth 1 is met at every other position, and deeper nodes less often.
     """
     index, text = SuffixIndex(max_match), answer.token_ids.tolist()
-    nothing, num_prompt = nothing_drafted(), len(answer.prompt_ids)
-    span, place = 1, num_prompt
-    while place < len(text):
+    drafted = drafting(answer)
+    for place, span in anchor_places(len(answer.prompt_ids), len(text)):
         index.extend(text[index.num_tokens : place])
         for depth in range(1, min(span, len(text) - place) + 1):
             path = text[place : place + depth - 1]
             suffix = index.suffix(path, _SUFFIX)
             token_ids, rows = candidate_features(
-                index.table, grams, nothing, suffix, depth, min_match
+                index.table, grams, drafted(place, path), suffix, depth, min_match
             )
             yield token_ids, rows, text[place + depth - 1], depth
+
+
+def anchor_places(num_prompt: int, num_tokens: int) -> list[tuple[int, int]]:
+    """Numbers of tokens up to each anchor, with the depths that are looked at below it."""
+    places, place, span = [], num_prompt, 1
+    while place < num_tokens:
+        places.append((place, span))
         place += span
         span = span % MAX_DEPTH + 1
+    return places
 
 
 def fit(examples: Examples) -> np.ndarray:
@@ -132,14 +152,21 @@ def log_loss(examples: Examples, weights: np.ndarray) -> float:
     return float(-np.log(np.where(hits > 0.0, hits, np.maximum(missed, 1e-12))).mean())
 
 
-def fit_and_check(corpus: Corpus, grams: GramTable, max_match: int) -> tuple[Check, np.ndarray]:
+def fit_and_check(
+    corpus: Corpus, grams: GramTable, max_match: int, drafting: Drafting = _no_drafter
+) -> tuple[Check, np.ndarray]:
     """Weights of all held-out answers, and how well those of one half foretell the other.
 
     Raises InvalidCorpus when nothing was held out.
     """
     held_out = [answer for answer in corpus if is_held_out(answer.number)]
     halves = [
-        gather((a for a in held_out if a.number // 2 // 10 % 2 == half), grams, max_match)
+        gather(
+            (a for a in held_out if a.number // 2 // 10 % 2 == half),
+            grams,
+            max_match,
+            drafting=drafting,
+        )
         for half in (0, 1)
     ]
     if not all(half.num_nodes for half in halves):

@@ -4,14 +4,16 @@ Features of computed positions become keys and values of the drafter's own conte
 sequence. A turn is one pass for all sequences whose context reaches the anchor; trees then grow
 from the laws that it gives, without the network.
 
-Together with lookup, the drafter stands behind the shortest match: it gets what the matches leave
-open (as an order below all others in PPM), so that the children of a node never sum above 1:
+Together with lookup, all candidates of a node are weighed by one survival model that was fitted
+with this drafter's log-probs among its features (`canopy-train mix`). A drafter without such
+weights stands behind the shortest match: it gets what the matches leave open (as an order below
+all others in PPM). In both the children of a node never sum above 1:
 
     estimate(x) = lookup(x) + (1 - sum of lookup) * q(x)
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,16 +30,19 @@ from canopy.stages.sources.best_first import BestFirst, Continuations
 from canopy.stages.sources.block_conditionals import LN2, BlockConditionals, MarkovHead
 from canopy.stages.sources.block_context import BlockContext
 from canopy.stages.sources.conditionals import MIN_COUPLED_CANDIDATES
+from canopy.stages.sources.joint_weights import load_joint_weights
 from canopy.stages.sources.lookup import LookupSource
 from canopy.stages.sources.markov_head import markov_head
 from canopy.stages.sources.source import DraftSequence, DraftTask
 from canopy.tree import Proposal
+from canopy_kernels.candidates import Drafted, nothing_drafted
 from canopy_kernels.noise import gumbel
 
 logger = logging.getLogger(__name__)
 
 _NUM_RANKED = 16  # candidates of a node where no noise reorders them
 _NOTHING = Continuations((), (), 0.0)
+_NOTHING_DRAFTED = nothing_drafted()
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,10 @@ def make_block_source(deployment: Deployment, lookup: LookupSource | None) -> "B
         network.embedding.half().numpy(),
         markov_head(network, is_on=drafter.source != "block"),
     )
-    return BlockSource(loaded, drafter, lookup)
+    weights = load_joint_weights(folder)
+    if lookup is None or weights is None:
+        return BlockSource(loaded, drafter, lookup)
+    return BlockSource(loaded, drafter, lookup.weighed_by(weights), is_joint=True)
 
 
 class BlockSource:
@@ -71,12 +79,18 @@ class BlockSource:
     """
 
     def __init__(
-        self, loaded: LoadedBlockDrafter, drafter: DrafterConfig, lookup: LookupSource | None
+        self,
+        loaded: LoadedBlockDrafter,
+        drafter: DrafterConfig,
+        lookup: LookupSource | None,
+        is_joint: bool = False,
     ) -> None:
+        """is_joint: lookup's weights know the drafter's candidates."""
         self.num_failures = 0
         self._loaded = loaded
         self._drafter = drafter
         self._lookup = lookup
+        self._is_joint = is_joint
         self._contexts: dict[int, BlockContext] = {}
 
     def take_features(self, features: dict[int, Features]) -> None:
@@ -160,6 +174,9 @@ class BlockSource:
 
     def _propose(self, task: DraftTask, laws: BlockConditionals | None) -> Proposal:
         sequence = task.sequence
+        if self._lookup and self._is_joint:
+            drafted = drafted_by(laws, sequence.token_ids[-1])
+            return BestFirst(task, self._lookup.continuations_of(sequence, drafted)).grow()
         known = self._lookup.continuations_of(sequence) if self._lookup else lambda path: _NOTHING
         is_coupled = sequence.acceptance is Acceptance.COUPLED
         num = MIN_COUPLED_CANDIDATES if is_coupled else _NUM_RANKED
@@ -184,6 +201,18 @@ class BlockSource:
         order = np.argsort(-weights, kind="stable")
         log_probs = np.log(np.maximum(weights[order] / weights.sum(), 1e-30))
         return Continuations(token_ids[order].tolist(), log_probs.tolist(), found.entropy)
+
+
+def drafted_by(laws: BlockConditionals | None, anchor_id: int) -> Callable[[list[int]], Drafted]:
+    """The drafter's best candidates below each path, for lookup to weigh."""
+
+    def drafted(path: list[int]) -> Drafted:
+        if laws is None or len(path) >= laws.num_rows:
+            return _NOTHING_DRAFTED
+        token_ids, log_probs, _ = laws.at(len(path), path[-1] if path else anchor_id)
+        return Drafted(token_ids[:_NUM_RANKED].copy(), log_probs[:_NUM_RANKED].copy())
+
+    return drafted
 
 
 def blended(

@@ -8,13 +8,16 @@ canopy_kernels.continuations.
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from canopy.stages.sources.best_first import BestFirst, Continuations
 from canopy.stages.sources.ngram_store import NgramStore
 from canopy.stages.sources.source import DraftSequence, DraftTask
 from canopy.stages.sources.suffix_index import SuffixIndex
 from canopy.tree import Proposal
-from canopy_kernels.candidates import LONGEST_GRAM, nothing_drafted
+from canopy_kernels.candidates import LONGEST_GRAM, Drafted, nothing_drafted
 from canopy_kernels.continuations import continuations
 
 _NOTHING = nothing_drafted()
@@ -42,15 +45,24 @@ class LookupSource:
         """Propose once, so that no request waits until everything is compiled."""
         index = SuffixIndex(self._max_match)
         index.extend([0, 0])
-        self._continuations(index, [])
+        self._continuations(index, [], _NOTHING)
 
     def _propose(self, task: DraftTask) -> Proposal:
         return BestFirst(task, self.continuations_of(task.sequence)).grow()
 
-    def continuations_of(self, sequence: DraftSequence) -> Callable[[list[int]], Continuations]:
-        """What is known below the anchor, by path."""
+    def weighed_by(self, weights: np.ndarray) -> "LookupSource":
+        """The same memories, their candidates worth what other weights say."""
+        store = replace(self._store, weights=weights)
+        return LookupSource(self._min_match, self._max_match, store)
+
+    def continuations_of(
+        self,
+        sequence: DraftSequence,
+        drafted: Callable[[list[int]], Drafted] = lambda path: _NOTHING,
+    ) -> Callable[[list[int]], Continuations]:
+        """What is known below the anchor, by path; `drafted` adds a model's candidates to it."""
         index = self._index_of(sequence)
-        return lambda path: self._continuations(index, path)
+        return lambda path: self._continuations(index, path, drafted(path))
 
     def _index_of(self, sequence: DraftSequence) -> SuffixIndex:
         index = self._indexes.get(sequence.sequence_id)
@@ -59,13 +71,15 @@ class LookupSource:
         index.extend(sequence.token_ids[index.num_tokens :])
         return index
 
-    def _continuations(self, index: SuffixIndex, path: list[int]) -> Continuations:
+    def _continuations(
+        self, index: SuffixIndex, path: list[int], drafted: Drafted
+    ) -> Continuations:
         store = self._store
         suffix = index.suffix(path, max(self._max_match, LONGEST_GRAM))
         token_ids, log_probs, nats = continuations(
             index.table,
             store.grams,
-            _NOTHING,
+            drafted,
             suffix,
             len(path) + 1,
             store.weights,

@@ -1,0 +1,73 @@
+"""Lookup's candidates and a block drafter's, weighed together.
+
+The survival model is fitted as for lookup alone (canopy_training.survival), with the drafter's
+candidates among the features: on answers that the n-gram store has not seen. The drafter has seen
+them in its training, unless they are among its own held-out ones.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from canopy.models.block_drafter import BlockDrafter
+from canopy.models.block_runner import BlockInputs, TorchBlockRunner
+from canopy.stages.sources.block import drafted_by
+from canopy.stages.sources.block_conditionals import BlockConditionals
+from canopy.stages.sources.markov_head import markov_head
+from canopy_kernels.candidates import Drafted
+from canopy_training.corpus import Answer
+from canopy_training.survival import Drafting, anchor_places
+
+_PASS = 32  # anchors
+
+
+def drafting_with(drafter: BlockDrafter, num_candidates: int) -> Drafting:
+    """A drafter's candidates at every anchor of an answer, as the draft stage would have them."""
+    runner, head = TorchBlockRunner(drafter, "cpu"), markov_head(drafter)
+    embedding = drafter.embedding
+
+    def drafting(answer: Answer) -> Callable[[int, list[int]], Drafted]:
+        tokens = answer.token_ids.astype(np.int64)
+        places = [place for place, _ in anchor_places(len(answer.prompt_ids), len(tokens))]
+        rows = _logits(runner, embedding, answer, np.array(places) - 1, drafter.config.window)
+        laws = {
+            place: BlockConditionals(logits, head, num_candidates)
+            for place, logits in zip(places, rows, strict=True)
+        }
+
+        def drafted(place: int, path: list[int]) -> Drafted:
+            return drafted_by(laws[place], int(tokens[place - 1]))(path)
+
+        return drafted
+
+    return drafting
+
+
+def _logits(
+    runner: TorchBlockRunner,
+    embedding: torch.Tensor,
+    answer: Answer,
+    anchors: np.ndarray,
+    window: int,
+) -> np.ndarray:
+    """float32 [n, block, V] of anchors at int64 [n] places, 1 or more."""
+    features = np.array(answer.features)
+    vectors, key_values = runner.encode(
+        features.reshape(len(features), -1), np.arange(len(features))
+    )
+    tokens = answer.token_ids.astype(np.int64)
+    parts = []
+    for some in np.split(anchors, range(_PASS, len(anchors), _PASS)):
+        lengths = np.minimum(some, window)
+        padded = np.zeros((len(some), int(lengths.max()), *key_values.shape[1:]), np.float32)
+        for row, anchor, length in zip(padded, some, lengths, strict=True):
+            row[:length] = key_values[anchor - length : anchor]
+        parts.append(
+            runner.propose(
+                BlockInputs(
+                    embedding[tokens[some]].numpy(), vectors[some - 1], some, padded, lengths
+                )
+            )
+        )
+    return np.concatenate(parts)
