@@ -90,7 +90,9 @@ def test_the_first_choice_has_the_requests_seed_and_every_other_its_own(client):
     three = client.chat.completions.create(seed=-3, n=3, **asked)
     seeds = [choice.speculation["seed"] for choice in three.choices]
     assert seeds[0] == one.choices[0].speculation["seed"] == 2**64 - 3
-    assert len({choice.message.content for choice in three.choices}) == len(set(seeds)) == 3
+    texts = [choice.message.content for choice in three.choices]
+    assert texts[0] == one.choices[0].message.content
+    assert len(set(texts)) == len(set(seeds)) == 3
     assert three.usage.prompt_tokens == one.usage.prompt_tokens
 
 

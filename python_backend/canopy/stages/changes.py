@@ -39,18 +39,18 @@ def pack_started(started: Sequence[StartedSequence]) -> dict[str, Any]:
     """The `started_*` fields of SequenceChanges."""
     empty = np.zeros(0, np.int32)
     params = [s.params for s in started]
-    scalars = {name: np.array([getattr(p, key) for p in params]) for name, key in _SCALARS.items()}
-    packed = {
-        "started_ids": np.array([s.sequence_id for s in started]),
-        "started_lengths": np.array([len(s.token_ids) for s in started]),
+    packed: dict[str, Any] = {
+        "started_ids": [s.sequence_id for s in started],
+        "started_lengths": [len(s.token_ids) for s in started],
         "started_token_ids": np.concatenate([empty, *(s.token_ids for s in started)]),
-        "started_num_emitted": np.array([s.num_emitted for s in started]),
-        "started_num_stops": np.array([len(p.stop_token_ids) for p in params]),
-        "started_stop_token_ids": np.array([t for p in params for t in p.stop_token_ids]),
-        **scalars,
+        "started_num_emitted": [s.num_emitted for s in started],
+        "started_num_stops": [len(p.stop_token_ids) for p in params],
+        "started_stop_token_ids": [t for p in params for t in p.stop_token_ids],
+        **{name: [getattr(p, key) for p in params] for name, key in _SCALARS.items()},
     }
+    # Typed from the start: large and small seeds together would become floats, and lose bits.
     dtypes = {f: v.dtype for f, v in vars(SequenceChanges()).items()}
-    return {name: values.astype(dtypes[name]) for name, values in packed.items()}
+    return {name: np.array(values, dtypes[name]) for name, values in packed.items()}
 
 
 def started_sequences(changes: SequenceChanges) -> list[StartedSequence]:
