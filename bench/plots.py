@@ -46,14 +46,15 @@ def plot_panels(panels: Sequence[Panel], path: Path) -> None:
     FigureCanvasSVG(figure)
     for number, panel in enumerate(panels, 1):
         axes = figure.add_subplot(num_rows, 3, number)
-        for color, arm in enumerate(dict.fromkeys(record["arm"] for record in panel.records)):
+        for color, arm in enumerate(sorted({record["arm"] for record in panel.records})):
             own = [record for record in panel.records if record["arm"] == arm]
             for style, y in zip(("-", "--"), panel.ys, strict=False):
                 label = arm if len(panel.ys) == 1 else f"{arm} {y.rsplit('_', 1)[-1]}"
                 values = [record[y] for record in own]
                 x = [record["value"] for record in own]
                 axes.plot(x, values, style, color=f"C{color}", marker="o", ms=3, label=label)
-        axes.set(xlabel=panel.x_label, ylabel=panel.y_label, ylim=(0, None))
+        top = max(record[y] for record in panel.records for y in panel.ys)
+        axes.set(xlabel=panel.x_label, ylabel=panel.y_label, ylim=(0, 1.1 * top))
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
     figure.savefig(path)
