@@ -8,19 +8,20 @@ python=$(command -v python3.11 || command -v python3)
 folder=$(mktemp -d)
 pids=()
 finish() {
-    ((${#pids[@]})) && kill "${pids[@]}" 2>/dev/null && wait "${pids[@]}" 2>/dev/null
+    kill "${pids[@]}" 2>/dev/null || true
+    wait || true
     rm -rf "$folder"
 }
 trap finish EXIT
 
-clean() { # CMD...: in the folder, with the environment of the image
-    (cd "$folder/canopy" && exec env -i PATH="$folder/canopy/.venv/bin:/usr/bin:/bin" \
-        PYTHONDONTWRITEBYTECODE=1 CANOPY_HOME="$folder/models" \
-        NUMBA_CACHE_DIR="$folder/models/numba" "$@")
+become() { # CMD...: in place of this (sub)shell, with the environment of the server's image
+    cd "$folder/canopy"
+    exec env -i PATH="$folder/canopy/.venv/bin:/usr/bin:/bin" PYTHONDONTWRITEBYTECODE=1 \
+        CANOPY_HOME="$folder/models" NUMBA_CACHE_DIR="$folder/models/numba" "$@"
 }
 wait_for() { # SECONDS CMD...
     local end=$((SECONDS + $1))
-    until "${@:2}" >/dev/null 2>&1; do
+    until ("${@:2}") >/dev/null 2>&1; do
         ((SECONDS < end)) || { echo "in vain: ${*:2}" >&2; exit 1; }
         sleep 1
     done
@@ -38,10 +39,10 @@ echo "== dependencies and server"
 .venv/bin/pip install --quiet --no-deps --no-build-isolation --editable .
 
 echo "== canopy serve"
-clean canopy serve --config deploy/container.toml &
+become canopy serve --config deploy/container.toml &
 pids+=($!)
-wait_for 300 clean canopy health --url 127.0.0.1:8001
-clean canopy generate "Name three rivers." --max-tokens 24 --temperature 0
+wait_for 300 become canopy health --url 127.0.0.1:8001
+(become canopy generate "Name three rivers." --max-tokens 24 --temperature 0)
 
 echo "== gateway"
 env -i PATH="$folder/canopy/.venv/bin:/usr/bin:/bin" PYTHONPATH="$folder/canopy/client" \
@@ -58,6 +59,6 @@ print(json.load(urllib.request.urlopen(request, timeout=60))["choices"][0]["mess
 REQUEST
 
 echo "== perf"
-clean python -m bench perf_analyzer --server 127.0.0.1:8001 --quick
+(become python -m bench perf_analyzer --server 127.0.0.1:8001 --quick)
 
 echo "every command answered"
