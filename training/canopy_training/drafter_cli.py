@@ -97,11 +97,17 @@ def export(
 
     Example: canopy-train export --drafter drafter
     """
-    from canopy.models.block_drafter_files import load_drafter
+    import shutil
+
+    from canopy.models.block_drafter_files import CONFIG_FILE, WEIGHTS_FILE, load_drafter
     from canopy.serve.models import model_folder
+    from canopy.stages.sources.joint_weights import FILE
     from canopy_training.drafter_export import export_drafter
 
     export_drafter(load_drafter(drafter, model_folder(model)), out or drafter, int8)
+    for name in (CONFIG_FILE, WEIGHTS_FILE, FILE):
+        if out and (drafter / name).is_file():
+            shutil.copy(drafter / name, out / name)
     typer.echo(f"exported to {out or drafter}")
 
 

@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
+from canopy.config import DEFAULT_DRAFTER, DEFAULT_MODEL
 from canopy.errors import InvalidDeployment
 from canopy.models.block_drafter import BlockDrafter, BlockDrafterConfig
 from canopy.models.config import ModelConfig
@@ -21,6 +22,7 @@ from canopy.models.weights import load_weights
 
 CONFIG_FILE = "drafter.json"
 WEIGHTS_FILE = "drafter.safetensors"
+SHIPPED = Path(__file__).with_name("drafters") / DEFAULT_MODEL
 _EMBEDDING = "model.embed_tokens.weight"
 _LAYER_PARTS = {
     "attention_norm": "input_layernorm",
@@ -33,6 +35,11 @@ _LAYER_PARTS = {
     "up_proj": "mlp.up_proj",
     "down_proj": "mlp.down_proj",
 }
+
+
+def drafter_folder(model: str) -> Path:
+    """The folder that a deployment's `drafter.model` names for a block drafter."""
+    return SHIPPED if model == DEFAULT_DRAFTER else Path(model).expanduser()
 
 
 def tokenizer_sha256(target_folder: Path) -> str:

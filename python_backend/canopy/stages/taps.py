@@ -1,11 +1,10 @@
 """Which features a deployment's drafter reads, if it reads any."""
 
 import logging
-from pathlib import Path
 
 from canopy.config import Deployment
 from canopy.errors import InvalidDeployment
-from canopy.models.block_drafter_files import load_config, require_made_for
+from canopy.models.block_drafter_files import drafter_folder, load_config, require_made_for
 from canopy.serve.models import model_folder
 from canopy.stages.features import FeatureTaps
 
@@ -17,7 +16,7 @@ def drafter_taps(deployment: Deployment) -> FeatureTaps | None:
     if not deployment.drafter.reads_features:
         return None
     try:
-        config = load_config(Path(deployment.drafter.model))
+        config = load_config(drafter_folder(deployment.drafter.model))
         require_made_for(config, model_folder(deployment.target.model))
     except InvalidDeployment as error:
         logger.error("no features are taken: %s", error)

@@ -15,13 +15,12 @@ all others in PPM). In both the children of a node never sum above 1:
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from canopy.config import Deployment, DrafterConfig
 from canopy.models.block_drafter import BlockDrafterConfig
-from canopy.models.block_drafter_files import load_drafter
+from canopy.models.block_drafter_files import drafter_folder, load_drafter
 from canopy.models.block_runner import BlockInputs, BlockRunner, load_runner
 from canopy.sampling import Acceptance
 from canopy.serve.models import model_folder
@@ -58,7 +57,7 @@ class LoadedBlockDrafter:
 def make_block_source(deployment: Deployment, lookup: LookupSource | None) -> "BlockSource":
     """The block drafter of a deployment. Raises InvalidDeployment."""
     drafter, target = deployment.drafter, model_folder(deployment.target.model)
-    folder, device = Path(drafter.model), deployment.target.device
+    folder, device = drafter_folder(drafter.model), deployment.target.device
     network = load_drafter(folder, target)
     loaded = LoadedBlockDrafter(
         network.config,
