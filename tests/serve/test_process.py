@@ -6,9 +6,11 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from image_layout import image_folder
 from toy_service import write_toy_repository
 
 from canopy.config import Deployment
@@ -78,6 +80,16 @@ def test_a_server_answers_drains_and_leaves_nothing(tmp_path):
         assert refusal.health is Health.ALIVE
         assert "[unavailable]" in refusal.reason
     assert_nothing_is_left(deployment.server, group)
+
+
+def test_a_server_of_ones_own_serves(tmp_path):
+    deployment = with_free_ports(Deployment())
+    folder = image_folder(tmp_path / "tritonserver")
+    deployment = replace(deployment, server=replace(deployment.server, folder=str(folder)))
+    repository = write_toy_repository(tmp_path / "models")
+    with ServerProcess(deployment, tmp_path / "run", repository) as process:
+        assert Path(f"/proc/{process.pid}/cmdline").read_text().startswith(str(folder))
+        assert probe(process.server, 5).health is Health.ALIVE
 
 
 def test_a_model_that_cannot_load_is_reported_with_the_end_of_the_log(tmp_path):

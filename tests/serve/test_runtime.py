@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from image_layout import image_folder
 
 from canopy.config import Deployment, ServerConfig, TargetConfig, load_deployment
 from canopy.serve.runtime import (
@@ -74,21 +75,6 @@ def test_a_backend_directory_is_made_anew_and_only_links(tmp_path):
     parts = {path.name: path for path in (folder / "python").iterdir()}
     assert {"triton_python_backend_stub", "libtriton_python.so"} <= set(parts)
     assert all(path.is_symlink() for path in parts.values())
-
-
-def image_folder(folder: Path) -> Path:
-    """A server as NVIDIA's image lays it out: one stub, beside the backend."""
-    wheel = server_folder(ServerConfig())
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    python = folder / "backends" / "python"
-    python.mkdir(parents=True)
-    for part in (wheel / "backends" / "python").glob("*.*"):
-        (python / part.name).symlink_to(part)
-    stub = wheel / "python_backend_stubs" / version / "triton_python_backend_stub"
-    (python / stub.name).symlink_to(stub)
-    (folder / "bin").mkdir()
-    (folder / "bin" / "tritonserver").symlink_to(wheel / "bin" / "tritonserver")
-    return folder
 
 
 def test_a_server_of_ones_own_is_taken_with_its_own_stub(tmp_path):
