@@ -48,13 +48,12 @@ class AsyncTextStream:
 
     async def cancel(self) -> None:
         """Ask the server to give the request up; the iteration then ends."""
-        if not self._receiver.done():
+        if not self._answer.has_ended and not self._receiver.done():
             await asyncio.shield(self._session.spawn(self._give_up()))
 
     async def close(self) -> None:
         """Cancel unless the answer has ended, and wait until the server has let it go."""
-        if not self._answer.has_ended:
-            await self.cancel()
+        await self.cancel()
         with suppress(ClientError):
             async for _ in self:
                 pass
@@ -73,7 +72,7 @@ class AsyncTextStream:
             async with asyncio.timeout_at(self._deadline_s):
                 return await self._events.get()
         except TimeoutError:
-            self._receiver.cancel()
+            self._session.spawn(self._give_up())
             return TimedOut(f"no end of the answer within {self._timeout_s:g} s")
 
     async def _receive(self) -> None:
@@ -96,11 +95,15 @@ class AsyncTextStream:
             self._events.put_nowait(ServerFailure(f"the answer could not be read: {error!r}"))
 
     async def _attempt(self) -> None:
-        """One call to its end. Raises NothingCame where it may be tried again."""
+        """One call to its end. Raises NothingCame where it may be tried again.
+
+        The deadline is kept by the reader, who gives the request up properly; the transport's own
+        only bounds how long that may take.
+        """
         has_begun = False
         try:
             left_s = max(self._deadline_s - asyncio.get_running_loop().time(), 0.001)
-            async for chunk in self._session.chunks(self._request, left_s):
+            async for chunk in self._session.chunks(self._request, left_s + CONTROL_TIMEOUT_S):
                 has_begun = True
                 self._events.put_nowait(chunk)
         except Unavailable as error:

@@ -7,9 +7,8 @@ import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from canopy_client.address import parse_address
-from canopy_client.answer import cut_short
 from canopy_client.grpc_transport import CHANNEL_OPTIONS, credentials, metadata
-from canopy_client.grpc_wire import read_index, read_model, read_response, to_message, translated
+from canopy_client.grpc_wire import StreamReader, read_index, read_model, to_message, translated
 from canopy_client.request import Request
 from canopy_client.transport import CONTROL_TIMEOUT_S, Connection
 from canopy_client.types import Chunk, ModelInfo, ModelState
@@ -35,15 +34,14 @@ class AsyncGrpcTransport:
             yield to_message(request)
 
         call = self._stub.ModelStreamInfer(messages(), timeout=timeout_s, metadata=self._metadata)
+        reader = StreamReader()
         try:
             async for response in call:
-                chunk = read_response(response)
-                yield chunk
-                if chunk.is_last:
-                    return
+                for chunk in reader.feed(response):
+                    yield chunk
         except grpc.RpcError as error:
             raise translated(error) from error
-        raise cut_short()
+        reader.end()
 
     async def server_version(self) -> str:
         """The Triton server's version."""

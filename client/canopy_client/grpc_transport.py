@@ -8,8 +8,7 @@ import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from canopy_client.address import parse_address
-from canopy_client.answer import cut_short
-from canopy_client.grpc_wire import read_index, read_model, read_response, to_message, translated
+from canopy_client.grpc_wire import StreamReader, read_index, read_model, to_message, translated
 from canopy_client.request import Request
 from canopy_client.transport import CONTROL_TIMEOUT_S, Connection
 from canopy_client.types import Chunk, ModelInfo, ModelState, Tls
@@ -39,15 +38,13 @@ class GrpcCall:
         self._call = call
 
     def __iter__(self) -> Iterator[Chunk]:
+        reader = StreamReader()
         try:
             for response in self._call:
-                chunk = read_response(response)
-                yield chunk
-                if chunk.is_last:
-                    return
+                yield from reader.feed(response)
         except grpc.RpcError as error:
             raise translated(error) from error
-        raise cut_short()
+        reader.end()
 
     def abort(self) -> None:
         """Cancel the call: the last resort, since near the end of a stream it harms the server."""

@@ -4,12 +4,13 @@ A BYTES element is its length as a little-endian uint32 and its bytes; every ten
 """
 
 import struct
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
 from tritonclient.grpc import service_pb2
 
-from canopy_client.answer import chunk_of
+from canopy_client.answer import chunk_of, cut_short
 from canopy_client.errors import (
     Cancelled,
     ClientError,
@@ -41,11 +42,32 @@ def _raw(value: str | bool) -> bytes:
     return struct.pack("<I", len(data)) + data
 
 
-def read_response(response: service_pb2.ModelStreamInferResponse) -> Chunk:
-    """One streamed response. Raises the error that it carries instead."""
-    if response.error_message:
-        raise error_from_text(response.error_message)
-    return read_chunk(response.infer_response)
+class StreamReader:
+    """Turns the responses of one stream into chunks.
+
+    An error is raised at the end of the stream, not where it stands: a call that is dropped before
+    its end is cancelled, and a cancel there can make the server leak the request or abort.
+    """
+
+    def __init__(self) -> None:
+        self._failure: ClientError | None = None
+        self._has_ended = False
+
+    def feed(self, response: service_pb2.ModelStreamInferResponse) -> Iterator[Chunk]:
+        """The chunk of a response; none where it is an error, or comes after one."""
+        if response.error_message and self._failure is None:
+            self._failure = error_from_text(response.error_message)
+        if self._failure is None:
+            chunk = read_chunk(response.infer_response)
+            self._has_ended |= chunk.is_last
+            yield chunk
+
+    def end(self) -> None:
+        """Raises the error that came, or ServerFailure when the answer is not whole."""
+        if self._failure is not None:
+            raise self._failure
+        if not self._has_ended:
+            raise cut_short()
 
 
 def read_chunk(response: service_pb2.ModelInferResponse) -> Chunk:

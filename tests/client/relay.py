@@ -9,22 +9,33 @@ from contextlib import contextmanager, suppress
 
 @contextmanager
 def relaying(
-    port: int, target: str, delay_s: float = 0.0, context: ssl.SSLContext | None = None
+    port: int,
+    target: str,
+    delay_s: float = 0.0,
+    context: ssl.SSLContext | None = None,
+    seen: list[bytes] | None = None,
 ) -> Iterator[None]:
-    """Passes bytes of every connection to `port` on to `target`, from `delay_s` on."""
+    """Passes bytes of every connection to `port` on to `target`, from `delay_s` on.
+
+    `seen` collects what the clients send.
+    """
     host, _, target_port = target.rpartition(":")
     loop = asyncio.new_event_loop()
 
-    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def pump(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, copies: list[bytes]
+    ) -> None:
         with suppress(OSError, asyncio.CancelledError):
             while data := await reader.read(1 << 16):
+                copies.append(data)
                 writer.write(data)
                 await writer.drain()
         writer.close()
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         inner_reader, inner_writer = await asyncio.open_connection(host, int(target_port))
-        await asyncio.gather(pump(reader, inner_writer), pump(inner_reader, writer))
+        sent = [] if seen is None else seen
+        await asyncio.gather(pump(reader, inner_writer, sent), pump(inner_reader, writer, []))
 
     async def serve() -> None:
         await asyncio.sleep(delay_s)

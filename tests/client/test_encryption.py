@@ -43,3 +43,16 @@ def test_an_encrypted_server_is_spoken_to_and_checked(encrypted, certificate, ma
     assert make(encrypted, tls=tls).call("generate", "a secret").text == "a secret "
     with pytest.raises(ClientError):
         make(encrypted, retry=NO_RETRY, timeout_s=5.0).call("generate", "to a stranger")
+
+
+@pytest.mark.parametrize("make", [Blocking, Asynchronous])
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_headers_go_with_every_call(toy_server, make, protocol, free_port, relay):
+    seen: list[bytes] = []
+    inner = toy_server.grpc_url if protocol == "grpc" else toy_server.http_url
+    with relay(free_port, inner.removeprefix("http://"), seen=seen):
+        way = make(f"{protocol}://localhost:{free_port}", headers={"X-Team": "quokka"})
+        assert way.call("generate", "hello").text == "hello "
+    sent = b"".join(seen).lower()
+    assert b"x-team" in sent
+    assert b"quokka" in sent

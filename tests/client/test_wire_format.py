@@ -13,7 +13,8 @@ from tritonclient.utils import serialize_byte_tensor
 from canopy_client import Cancelled, InvalidRequest, ServerFailure, Unavailable
 from canopy_client.answer import join_chunks
 from canopy_client.errors import error_from_text
-from canopy_client.grpc_wire import read_chunk, to_message
+from canopy_client.grpc_wire import StreamReader, read_chunk, to_message
+from canopy_client.http_wire import EventReader
 from canopy_client.request import generation
 from canopy_client.types import Chunk
 
@@ -96,3 +97,42 @@ def test_errors_are_told_apart_by_their_code(text, kind, message):
     error = error_from_text(text)
     assert type(error) is kind
     assert str(error) == message
+
+
+def streamed(text="", error="", is_last=False):
+    response = service_pb2.ModelStreamInferResponse(error_message=error)
+    if text:
+        response.infer_response.outputs.add(name="text_output", datatype="BYTES", shape=[1])
+        raw = serialize_byte_tensor(np.array([text.encode()], np.object_)).item()
+        response.infer_response.raw_output_contents.append(raw)
+    response.infer_response.parameters["triton_final_response"].bool_param = is_last
+    return response
+
+
+def test_an_error_is_raised_when_the_stream_has_ended_and_not_before():
+    reader = StreamReader()
+    responses = [streamed("a"), streamed(error="[cancelled] gone"), streamed("b", is_last=True)]
+    assert [c.text for response in responses for c in reader.feed(response)] == ["a"]
+    with pytest.raises(Cancelled, match="gone"):
+        reader.end()
+
+
+def test_a_stream_without_a_last_response_was_cut_short():
+    reader = StreamReader()
+    assert [chunk.text for chunk in reader.feed(streamed("a"))] == ["a"]
+    with pytest.raises(ServerFailure, match="before the answer did"):
+        reader.end()
+
+
+@given(st.lists(texts, max_size=4), st.integers(1, 9))
+def test_events_are_read_however_the_bytes_are_cut(pieces, size):
+    request = generation("canopy", "x", None, {})
+    events = [{"text_output": text, "finish_reason": "None"} for text in pieces]
+    events.append({"text_output": "", "finish_reason": "stop"})
+    data = "".join(f"data: {json.dumps(e, ensure_ascii=False)}\n\n" for e in events).encode()
+    reader = EventReader(request)
+    cut = [data[index : index + size] for index in range(0, len(data), size)]
+    chunks = [chunk for part in cut for chunk in reader.feed(part)]
+    assert [chunk.text for chunk in chunks] == [*pieces, ""]
+    assert [chunk.is_last for chunk in chunks] == [False] * len(pieces) + [True]
+    assert reader.end() is None
