@@ -21,7 +21,7 @@ WORKDIR /opt/canopy
 RUN python3 -m venv .venv && .venv/bin/pip install --no-cache-dir "pip>=24.1" "setuptools>=77"
 COPY pyproject.toml ./
 COPY deploy/pins.py deploy/
-RUN .venv/bin/python deploy/pins.py > requirements.txt \
+RUN .venv/bin/python deploy/pins.py neural > requirements.txt \
     && .venv/bin/pip install --no-cache-dir -r requirements.txt
 
 FROM python AS server

@@ -34,7 +34,7 @@ cd "$folder/canopy"
 echo "== dependencies and server"
 "$python" -m venv .venv
 .venv/bin/pip install --quiet "pip>=24.1" "setuptools>=77"
-.venv/bin/python deploy/pins.py gateway plots >requirements.txt
+.venv/bin/python deploy/pins.py neural gateway plots >requirements.txt
 .venv/bin/pip install --quiet -r requirements.txt
 .venv/bin/pip install --quiet --no-deps --no-build-isolation --editable .
 
