@@ -118,8 +118,8 @@ class DrafterConfig:
 class TreeConfig:
     """Default policy and limits of the trees that are verified; requests may override them."""
 
-    policy: str = "topn"
-    node_budget: int = 8  # most drafted nodes a round; the anchor is not counted
+    policy: str = "priced"
+    node_budget: int = 16  # most drafted nodes a round; the anchor is not counted
     max_depth: int = 16
     max_branch: int = 4  # most children of one node
     threshold: float = 0.05  # policies threshold and entropy: least joint probability of a branch
