@@ -10,6 +10,7 @@ from toys import CollectingSink, Pipeline, continuation, decode
 from canopy.config import DrafterConfig
 from canopy.engine.trace import path_survival
 from canopy.entry.parsing import ClientRequest
+from canopy.sampling import PolicyName
 
 
 def rounds_of(sink: CollectingSink) -> list[dict]:
@@ -44,8 +45,18 @@ def test_a_round_tells_its_tree_its_path_and_its_price():
     assert first["texts"] == [*decode(first["token_ids"])]
     assert (first["parents"], first["accepted"]) == ([-1, 0, 1, 2], [1, 2])
     assert first["bonus"] == {"token_id": expected[3], "text": decode(expected[3:4])}
-    assert (first["theta"], first["predicted_ms"], first["node_budget"]) == (0.5, 1.0, 4)
+    assert (first["predicted_ms"], first["node_budget"]) == (1.0, 4)
     assert (first["num_running"], first["verify_ms"] > 0) == (1, True)
+
+
+@pytest.mark.parametrize(("policy", "theta"), [(PolicyName.PRICED, 0.5), (PolicyName.TOPN, None)])
+def test_a_price_is_told_where_it_was_asked(policy, theta):
+    pipeline = Pipeline()
+    sink = pipeline.submit([3, 1, 4], trace=True, policy=policy)
+    pipeline.run()
+    drafted = [traced["theta"] for traced in rounds_of(sink) if len(traced["token_ids"]) > 1]
+    assert drafted
+    assert set(drafted) == {theta}
 
 
 def test_every_streamed_piece_brings_the_rounds_since_the_last():

@@ -34,11 +34,10 @@ function priceLine(theta, room, y) {
 }
 
 function survivalText(round, order) {
-  if (round.theta === null) return "Nothing was drafted in this round.";
-  const best = order.length ? round.survival[order[0]] : 0;
-  const least = order.length ? round.survival[order.at(-1)] : 0;
-  return `Survival of the nodes from ${best.toFixed(2)} down to ${least.toFixed(2)}, ` +
-    `price ${round.theta.toFixed(3)}`;
+  if (order.length === 0) return "No node in this round";
+  const [best, least] = [order[0], order.at(-1)].map((node) => round.survival[node].toFixed(2));
+  const price = round.theta === null ? "" : `, price ${round.theta.toFixed(3)}`;
+  return `Survival of the nodes from ${best} down to ${least}${price}`;
 }
 
 /** Tokens of every round, accepted and bonus, the shown one marked. */

@@ -31,9 +31,8 @@ function note(round) {
   if (numNodes(round) > 0) return [];
   const text = document.createElement("p");
   text.className = "note";
-  text.textContent = round.theta === null
-    ? "Nothing was drafted: the target decoded alone."
-    : "No node was worth its price: the target decoded alone.";
+  const reason = round.predicted_ms === null ? "Nothing was drafted" : "No node was worth verifying";
+  text.textContent = `${reason}: the target decoded alone.`;
   return [text];
 }
 

@@ -22,6 +22,7 @@ from canopy.engine.turn_meter import TurnMeter
 from canopy.errors import CanopyError, StageFailed
 from canopy.messages import BuildReply, BuildRequest, DraftReply, DraftRequest, VerifyReply
 from canopy.policy.survival import shifted
+from canopy.sampling import PolicyName
 from canopy.stages.features import FeatureLedger
 from canopy.stages.proposals import pack_rows, unpack_proposals
 from canopy.stages.protocol import Drafter, TreeBuilder
@@ -211,8 +212,9 @@ def _traced(
     sequence: Sequence, tree: DraftTree, proposal: Proposal, nodes: np.ndarray, built: BuildReply
 ) -> TracedTree:
     """With the survival that the tree builder saw when it chose the nodes."""
-    is_calibrated = sequence.request.params.policy.is_calibrated
-    shift = float(built.shift[0]) if is_calibrated else 0.0
+    policy = sequence.request.params.policy
+    shift = float(built.shift[0]) if policy.is_calibrated else 0.0
+    theta = float(built.theta[0]) if policy is PolicyName.PRICED else None
     log_probs = shifted(proposal.log_probs, proposal.tree.parents, shift)
     survival = path_survival(log_probs[np.concatenate(([0], nodes))], tree.parents)
-    return TracedTree(tree, survival, float(built.theta[0]), float(built.predicted_ms[0]))
+    return TracedTree(tree, survival, theta, float(built.predicted_ms[0]))

@@ -10,7 +10,7 @@ A round is a JSON object. Node 0 is the anchor; the other numbers count drafted 
     accepted       nodes of the accepted path, from the anchor's child down
     bonus          {"token_id", "text"} of the token that the target added; null where a stop cut it
     node_budget    most nodes that this request allows
-    theta          price of a node: the survival it had to have; null in a round without drafting
+    theta          the survival that a node had to have; null where the policy asks no price
     verify_ms      the target's forward and acceptance, for all sequences of the turn
     predicted_ms   what the tree builder foresaw for it; null in a round without drafting
     num_running    sequences in the turn
