@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from canopy_kernels.gram_table import find_context
+from canopy_kernels.gram_table import MAX_GRAM_FOLLOWERS, find_context
 from canopy_kernels.suffix_table import empty_key, latest_occurrence, next_key
 
 MISTRUST = 0.65
@@ -27,7 +27,6 @@ DECAY = 0.9
 MAX_AGE = 8  # older occurrences add nothing to a blend
 LEAST_REST = 0.25  # what longer matches leave open below this is not worth the time
 MAX_OCCURRENCES = 32  # latest ones that are looked at, of each n
-MAX_GRAM_FOLLOWERS = 8
 MAX_CANDIDATES = 48
 LONGEST_MATCH = 8
 LONGEST_GRAM = 4

@@ -11,6 +11,8 @@ from numba import njit
 
 from canopy_kernels.suffix_table import empty_key, next_key
 
+MAX_GRAM_FOLLOWERS = 8
+
 
 class GramTable(NamedTuple):
     """C contexts with F followers in all; of each context the most frequent first."""
@@ -23,11 +25,60 @@ class GramTable(NamedTuple):
 
 
 def no_grams() -> GramTable:
-    """The table that knows nothing; read-only as a mapped file is, so that both compile alike."""
+    """The table that knows nothing."""
     keys, starts, counts = np.zeros(0, np.uint64), np.zeros(1, np.int32), np.zeros(0, np.int32)
-    for array in (keys, starts, counts):
+    return frozen(GramTable(keys, starts, counts, counts, counts))
+
+
+def frozen(grams: GramTable) -> GramTable:
+    """Make the arrays read-only as those of a mapped file are, so that all tables compile alike."""
+    for array in grams:
         array.setflags(write=False)
-    return GramTable(keys, starts, counts, counts, counts)
+    return grams
+
+
+def counted_pairs(
+    keys: np.ndarray, followers: np.ndarray, counts: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Each pair of context key and follower once, with the sum of its counts; [n] each."""
+    order = np.lexsort((followers, keys))
+    keys, followers, counts = keys[order], followers[order], counts[order]
+    changes = (keys[1:] != keys[:-1]) | (followers[1:] != followers[:-1])
+    places = np.flatnonzero(np.append(np.ones(min(len(keys), 1), bool), changes))
+    sums = np.add.reduceat(counts, places) if len(places) else counts
+    return keys[places], followers[places], sums
+
+
+def ranked_grams(
+    keys: np.ndarray,
+    followers: np.ndarray,
+    counts: np.ndarray,
+    least_total: int = 1,
+    rest: tuple[np.ndarray, np.ndarray] | None = None,
+) -> GramTable:
+    """The table of n pairs of context key and follower, each pair once; most frequent ones stay.
+
+    keys: uint64 [n]. followers: int32 [n]. counts: int [n]. rest: keys, some of those above, and
+    how often they were followed by what is not among the pairs. Of equal counts the lowest token
+    comes first.
+    """
+    contexts, context_of = np.unique(keys, return_inverse=True)
+    totals = np.bincount(context_of, counts, len(contexts)).astype(np.int64)
+    if rest is not None:
+        totals[np.searchsorted(contexts, rest[0])] += rest[1]
+    order = np.lexsort((followers, -counts, context_of))
+    context_of, followers, counts = context_of[order], followers[order], counts[order]
+    rank = np.arange(len(order)) - np.searchsorted(context_of, context_of)
+    kept = (totals[context_of] >= least_total) & (rank < MAX_GRAM_FOLLOWERS)
+    known, starts = np.unique(context_of[kept], return_index=True)
+    grams = GramTable(
+        contexts[known],
+        np.append(starts, kept.sum()).astype(np.int32),
+        totals[known].astype(np.int32),
+        followers[kept].astype(np.int32),
+        counts[kept].astype(np.int32),
+    )
+    return frozen(grams)
 
 
 @njit(cache=True, nogil=True)

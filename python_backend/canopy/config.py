@@ -94,6 +94,7 @@ class DrafterConfig:
     coupling: float = 0.7  # c in `log q + c * G`, the ranking of children in coupled mode
     max_match: int = 8  # longest suffix, in tokens, that lookup matches; 8 at most
     min_match: int = 1
+    learn_online: bool = False  # lookup's store takes up served answers, of all clients
     ngrams: str = DEFAULT_NGRAMS  # lookup's n-gram store: a file, "": none, or the target's own
 
     def __post_init__(self) -> None:

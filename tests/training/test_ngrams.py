@@ -18,9 +18,8 @@ from canopy.stages.changes import StartedSequence, pack_started
 from canopy.stages.drafting import make_drafter
 from canopy.stages.proposals import unpack_proposals
 from canopy.stages.sources.ngram_store import NgramStore, vocabulary_digest
-from canopy_kernels.candidates import MAX_GRAM_FOLLOWERS
 from canopy_kernels.continuations import FEATURES, NUM_FEATURES
-from canopy_kernels.gram_table import context_keys, find_context
+from canopy_kernels.gram_table import MAX_GRAM_FOLLOWERS, context_keys, find_context
 from canopy_training.ngrams import LEAST_TOTALS, count, is_held_out
 
 texts = st.lists(st.integers(0, 3), min_size=1, max_size=60)

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from canopy.stages.sources.ngram_store import NgramStore
-from canopy_kernels.candidates import LONGEST_GRAM, MAX_GRAM_FOLLOWERS
-from canopy_kernels.gram_table import GramTable, context_keys
+from canopy_kernels.candidates import LONGEST_GRAM
+from canopy_kernels.gram_table import GramTable, context_keys, counted_pairs, frozen, ranked_grams
 from canopy_training.corpus import Answer, Corpus
 
 LEAST_TOTALS = (1, 1, 2, 2)  # how often a context of 1, 2, ... tokens must have come
@@ -50,32 +50,8 @@ def _counted(texts: Sequence[tuple[np.ndarray, int]], n: int) -> GramTable:
         [np.zeros(0, np.uint64), *(context_keys(text[first - n :], n) for text, first in long)]
     )
     followers = np.concatenate([np.zeros(0, np.int32), *(text[first:] for text, first in long)])
-    order = np.lexsort((followers, keys))
-    keys, followers = keys[order], followers[order]
-    changes = (keys[1:] != keys[:-1]) | (followers[1:] != followers[:-1])
-    places = np.flatnonzero(np.append(np.ones(min(len(keys), 1), bool), changes))
-    counts = np.diff(np.append(places, len(keys)))
-    return _ranked(keys[places], followers[places], counts, LEAST_TOTALS[n - 1])
-
-
-def _ranked(
-    keys: np.ndarray, followers: np.ndarray, counts: np.ndarray, least_total: int
-) -> GramTable:
-    """Most frequent first within a context, of equal ones the lowest token; each pair once."""
-    contexts, context_of = np.unique(keys, return_inverse=True)
-    totals = np.bincount(context_of, counts, len(contexts)).astype(np.int64)
-    order = np.lexsort((followers, -counts, context_of))
-    context_of, followers, counts = context_of[order], followers[order], counts[order]
-    rank = np.arange(len(order)) - np.searchsorted(context_of, context_of)
-    kept = (totals[context_of] >= least_total) & (rank < MAX_GRAM_FOLLOWERS)
-    known, starts = np.unique(context_of[kept], return_index=True)
-    return GramTable(
-        contexts[known],
-        np.append(starts, kept.sum()),
-        totals[known],
-        followers[kept],
-        counts[kept],
-    )
+    pairs = counted_pairs(keys, followers, np.ones(len(keys), np.int64))
+    return ranked_grams(*pairs, least_total=LEAST_TOTALS[n - 1])
 
 
 def _joined(parts: Sequence[GramTable]) -> GramTable:
@@ -91,6 +67,7 @@ def _joined(parts: Sequence[GramTable]) -> GramTable:
         np.concatenate([getattr(part, name) for part in parts]).astype(np.int32)
         for name in ("follower_ids", "follower_counts", "totals")
     )
-    return GramTable(
+    grams = GramTable(
         keys[order], starts.astype(np.int32), totals[order], follower_ids[moved], counts[moved]
     )
+    return frozen(grams)

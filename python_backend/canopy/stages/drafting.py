@@ -17,6 +17,7 @@ from canopy.stages.changes import started_sequences
 from canopy.stages.features import request_features
 from canopy.stages.profiles import load_profile
 from canopy.stages.proposals import pack_proposals
+from canopy.stages.sources.learning import LearningTable
 from canopy.stages.sources.lookup import LookupSource
 from canopy.stages.sources.ngram_store import NgramStore, store_path, vocabulary_digest
 from canopy.stages.sources.source import (
@@ -176,6 +177,7 @@ def _make_lookup(deployment: Deployment) -> tuple[LookupSource, int]:
             is_wanted = drafter.ngrams != DEFAULT_NGRAMS
             num_missing = int(is_wanted)
             logger.log(logging.ERROR if is_wanted else logging.INFO, "no n-gram store: %s", error)
-    source = LookupSource(drafter.min_match, drafter.max_match, store)
+    learning = LearningTable(store.grams) if drafter.learn_online else None
+    source = LookupSource(drafter.min_match, drafter.max_match, store, learning)
     source.warm_up()
     return source, num_missing

@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from canopy.stages.sources.best_first import BestFirst, Continuations
+from canopy.stages.sources.learning import LearningTable
 from canopy.stages.sources.ngram_store import NgramStore
 from canopy.stages.sources.source import DraftSequence, DraftTask
 from canopy.stages.sources.suffix_index import SuffixIndex
@@ -26,11 +27,21 @@ _NOTHING = nothing_drafted()
 class LookupSource:
     """No model: an index over each sequence's prompt and answer, and a store that all share."""
 
-    def __init__(self, min_match: int, max_match: int, store: NgramStore | None = None) -> None:
-        """min_match, max_match: shortest and longest suffix; LONGEST_MATCH at most."""
+    def __init__(
+        self,
+        min_match: int,
+        max_match: int,
+        store: NgramStore | None = None,
+        learning: LearningTable | None = None,
+    ) -> None:
+        """min_match, max_match: shortest and longest suffix; LONGEST_MATCH at most.
+
+        learning: takes up finished answers, and stands for the store's table.
+        """
         self._min_match = min_match
         self._max_match = max_match
         self._store = store or NgramStore.empty()
+        self._learning = learning
         self._indexes: dict[int, SuffixIndex] = {}
 
     def propose(self, tasks: Sequence[DraftTask]) -> list[Proposal]:
@@ -39,7 +50,9 @@ class LookupSource:
 
     def finish(self, sequence_id: int) -> None:
         """Drop the sequence's index."""
-        self._indexes.pop(sequence_id, None)
+        index = self._indexes.pop(sequence_id, None)
+        if index and self._learning:
+            self._learning.learn(index.table.token_ids[: index.num_tokens], index.num_given)
 
     def warm_up(self) -> None:
         """Propose once, so that no request waits until everything is compiled."""
@@ -53,7 +66,7 @@ class LookupSource:
     def weighed_by(self, weights: np.ndarray) -> "LookupSource":
         """The same memories, their candidates worth what other weights say."""
         store = replace(self._store, weights=weights)
-        return LookupSource(self._min_match, self._max_match, store)
+        return LookupSource(self._min_match, self._max_match, store, self._learning)
 
     def continuations_of(
         self,
@@ -68,6 +81,7 @@ class LookupSource:
         index = self._indexes.get(sequence.sequence_id)
         if index is None:
             index = self._indexes[sequence.sequence_id] = SuffixIndex(self._max_match)
+            index.num_given = len(sequence.token_ids)
         index.extend(sequence.token_ids[index.num_tokens :])
         return index
 
@@ -78,7 +92,7 @@ class LookupSource:
         suffix = index.suffix(path, max(self._max_match, LONGEST_GRAM))
         token_ids, log_probs, nats = continuations(
             index.table,
-            store.grams,
+            self._learning.grams if self._learning else store.grams,
             drafted,
             suffix,
             len(path) + 1,

@@ -14,6 +14,7 @@ class SuffixIndex:
 
     def __init__(self, max_match: int) -> None:
         self.max_match = max_match
+        self.num_given = 0  # tokens known before anything was drafted
         self.num_tokens = 0
         self.table = new_suffix_table(_FIRST_CAPACITY, max_match)
 
