@@ -176,24 +176,27 @@ class VerifyReply:
     features: np.ndarray = _array(np.float16)  # [sum(feature_lengths) * taps * E]
 
 
-def array_fields(message: Any) -> dict[str, np.dtype]:
-    """Field names and dtypes of a message (class or instance), in order."""
-    return {f.name: f.metadata["dtype"] for f in fields(message)}
+_fields_of: dict[type, dict[str, np.dtype]] = {}  # kept, since two are asked for in every message
+
+
+def array_fields(kind: type) -> dict[str, np.dtype]:
+    """Field names and dtypes of a message class, in order."""
+    if kind not in _fields_of:
+        _fields_of[kind] = {f.name: f.metadata["dtype"] for f in fields(kind)}
+    return _fields_of[kind]
 
 
 def pack(message: Any) -> np.ndarray:
     """The bytes [size] of a message."""
-    arrays = [
-        np.ascontiguousarray(getattr(message, name), dtype)
-        for name, dtype in array_fields(message).items()
-    ]
-    arrays.insert(0, np.array([len(array) for array in arrays], np.int64))
-    packed = np.zeros(sum(_aligned(array.nbytes) for array in arrays), np.uint8)
-    offset = 0
-    for array in arrays:
-        packed[offset : offset + array.nbytes] = array.view(np.uint8)
-        offset += _aligned(array.nbytes)
-    return packed
+    counts, parts = [], []
+    for name, dtype in array_fields(type(message)).items():
+        array = getattr(message, name)
+        counts.append(len(array))
+        if len(array):
+            parts.append(np.asarray(array, dtype).tobytes())
+            parts.append(bytes(-len(parts[-1]) % 8))
+    header = np.array(counts, np.int64).tobytes()
+    return np.frombuffer(b"".join((header, *parts)), np.uint8)
 
 
 def unpack(kind: type[M], packed: np.ndarray) -> M:
@@ -201,15 +204,18 @@ def unpack(kind: type[M], packed: np.ndarray) -> M:
     dtypes = array_fields(kind)
     offset = 8 * len(dtypes)
     counts = packed[:offset].view(np.int64).tolist()
-    sizes = [n * dtype.itemsize for n, dtype in zip(counts, dtypes.values(), strict=True)]
-    if min(sizes) < 0 or offset + sum(map(_aligned, sizes)) != len(packed):
-        raise ValueError(f"{len(packed)} bytes are no {kind.__name__}")
     views = {}
-    for (name, dtype), size in zip(dtypes.items(), sizes, strict=True):
-        views[name] = packed[offset : offset + size].view(dtype)
-        offset += _aligned(size)
+    for (name, dtype), count in zip(dtypes.items(), counts, strict=True):
+        size = count * dtype.itemsize
+        if not 0 <= size <= len(packed) - offset:
+            raise _not_a(kind, packed)
+        if count:
+            views[name] = np.frombuffer(packed, dtype, count, offset)
+        offset += -(-size // 8) * 8
+    if offset != len(packed):
+        raise _not_a(kind, packed)
     return kind(**views)
 
 
-def _aligned(size: int) -> int:
-    return -(-size // 8) * 8
+def _not_a(kind: type, packed: np.ndarray) -> ValueError:
+    return ValueError(f"{len(packed)} bytes are no {kind.__name__}")
