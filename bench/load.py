@@ -44,9 +44,17 @@ class Plan:
 
     @staticmethod
     def of(options: Options) -> "Plan":
+        own = options.arguments
         if options.is_quick:
-            return Plan(options.arguments.streams or [1, 4], 1, 1.0, 2.0)
-        return Plan(options.arguments.streams or [1, 2, 4, 8, 16, 32], 3, 3.0, 8.0)
+            plan = Plan([1, 4], 1, 1.0, 2.0)
+        else:
+            plan = Plan([1, 2, 4, 8, 16, 32], 3, 3.0, 8.0)
+        return Plan(
+            own.streams or plan.streams,
+            own.repeats or plan.num_repeats,
+            plan.settle_s,
+            own.window or plan.window_s,
+        )
 
 
 @dataclass(frozen=True)
@@ -150,6 +158,8 @@ def _ratio(samples: Samples, streams: int, other: str) -> float:
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--streams", type=listed(positive), metavar="N,N")
+    parser.add_argument("--repeats", type=positive, metavar="N", help="windows of each arm")
+    parser.add_argument("--window", type=positive, metavar="S", help="seconds of a window")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw an SVG")
 
 
