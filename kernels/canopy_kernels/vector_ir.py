@@ -22,7 +22,7 @@ ZEROS = ir.Constant(INT32S, None)
 
 def has_wide_registers() -> bool:
     """Whether a vector of 16 numbers is one register of this CPU, of which it then has 32."""
-    return "+avx512bw" in (config.CPU_FEATURES or get_host_cpu_features())
+    return "+avx512bw" in (config.CPU_FEATURES or get_host_cpu_features())  # type: ignore[attr-defined]
 
 
 def fields(builder, aggregate):  # type: ignore[no-untyped-def]
@@ -65,12 +65,12 @@ def add_pairs(builder, pairs):  # type: ignore[no-untyped-def]
 
 
 def prefetch_line(builder, address):  # type: ignore[no-untyped-def]
-    """Ask for the cache line at an address, which need not be readable."""
+    """Ask the second-level cache for the line at an address, which need not be readable."""
     byte = ir.IntType(8).as_pointer()
     kind = ir.FunctionType(ir.VoidType(), [byte, INT32, INT32, INT32])
     function = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
-    read, everywhere, data = (ir.Constant(INT32, value) for value in (0, 3, 1))
-    builder.call(function, [builder.inttoptr(address, byte), read, everywhere, data])
+    read, second_level, data = (ir.Constant(INT32, value) for value in (0, 2, 1))
+    builder.call(function, [builder.inttoptr(address, byte), read, second_level, data])
 
 
 def multiply_add(builder, a, b, c):  # type: ignore[no-untyped-def]
