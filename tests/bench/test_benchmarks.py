@@ -11,7 +11,7 @@ from bench.local_engine import LocalEngine
 from bench.prompts import Prompt
 from bench.turn_plan import Plan
 from bench.turn_served import measure_served
-from canopy.config import CacheConfig, Deployment, LimitsConfig, TargetConfig
+from canopy.config import CacheConfig, Deployment, LimitsConfig, TargetConfig, TreeConfig
 from canopy.errors import InvalidRequest
 from canopy.models.block_drafter_files import save_drafter
 
@@ -28,6 +28,7 @@ def deployment(tiny_folder):
         target=TargetConfig(model=str(tiny_folder), num_threads=1),
         cache=CacheConfig(num_tokens=2048),
         limits=LimitsConfig(max_running=2),
+        tree=TreeConfig(policy="topn", node_budget=8),  # drafts in every turn
     )
 
 

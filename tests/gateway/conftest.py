@@ -1,9 +1,9 @@
 from collections.abc import Iterator
-from pathlib import Path
 
 import openai
 import pytest
 from served import gateway
+from tiny_model import write_tiny_model
 
 from canopy.config import CacheConfig, Deployment, ServerConfig, TargetConfig
 from canopy.serve.process import ServerProcess
@@ -12,10 +12,11 @@ from canopy_gateway import GatewaySettings
 
 
 @pytest.fixture(scope="session")
-def triton(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A tiny random model behind the whole pipeline."""
+def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A tiny random model behind the whole pipeline, for answers long enough to be stopped."""
+    model = write_tiny_model(tmp_path_factory.mktemp("models") / "tiny", max_context=4096)
     deployment = Deployment(
-        target=TargetConfig(model=str(tiny_folder), dtype="float32"),
+        target=TargetConfig(model=str(model), dtype="float32"),
         cache=CacheConfig(num_tokens=8192),
     )
     folder = tmp_path_factory.mktemp("triton")

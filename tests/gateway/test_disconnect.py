@@ -14,7 +14,7 @@ from canopy_gateway import GatewaySettings
 
 pytestmark = pytest.mark.server
 
-ENDLESS = {"model": "canopy", "prompt": "abc", "max_tokens": 450}
+ENDLESS = {"model": "canopy", "prompt": "abc", "max_tokens": 4000}
 KEEPS_ON = {"ignore_eos": True}
 
 

@@ -17,7 +17,7 @@ pytestmark = [
 ]
 
 TREES = {"temperature": 0, "speculation": "topn", "node_budget": 6, "max_tokens": 60}
-ENDLESS = {"temperature": 0, "speculation": "off", "max_tokens": 450}
+ENDLESS = {"temperature": 0, "speculation": "off", "max_tokens": 4000}
 
 
 @pytest.fixture(scope="module")
