@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Coroutine, Mapping
 from typing import Any
 
 from canopy_client.request import Request, control, fitted
-from canopy_client.transport import CONTROL_TIMEOUT_S, Connection, open_async_transport
+from canopy_client.transport import CONTROL_TIMEOUT_S, GIVE_UP_S, Connection, open_async_transport
 from canopy_client.types import Chunk, ModelInfo
 
 
@@ -63,5 +63,5 @@ class AsyncSession:
 
     async def _control(self, operation: Mapping[str, Any]) -> dict[str, Any]:
         request = control(self.model, operation)
-        chunks = self.transport.stream(request, CONTROL_TIMEOUT_S)
+        chunks = self.transport.stream(request, GIVE_UP_S)
         return json.loads("".join([chunk.text async for chunk in chunks]))

@@ -10,7 +10,7 @@ from canopy_client.answer import Answer, NothingCame
 from canopy_client.async_session import AsyncSession
 from canopy_client.errors import Cancelled, ClientError, ServerFailure, TimedOut, Unavailable
 from canopy_client.request import Request
-from canopy_client.transport import CONTROL_TIMEOUT_S
+from canopy_client.transport import GIVE_UP_S
 from canopy_client.types import Chunk, Completion, Retry
 
 
@@ -64,7 +64,7 @@ class AsyncTextStream:
         with suppress(ClientError):
             is_told = await self._session.cancel(self._request.id)
         if is_told:
-            await asyncio.wait([self._receiver], timeout=CONTROL_TIMEOUT_S)
+            await asyncio.wait([self._receiver], timeout=GIVE_UP_S)
         self._receiver.cancel()
 
     async def _next_event(self) -> Chunk | ClientError:
@@ -103,7 +103,7 @@ class AsyncTextStream:
         has_begun = False
         try:
             left_s = max(self._deadline_s - asyncio.get_running_loop().time(), 0.001)
-            async for chunk in self._session.chunks(self._request, left_s + CONTROL_TIMEOUT_S):
+            async for chunk in self._session.chunks(self._request, left_s + 2 * GIVE_UP_S):
                 has_begun = True
                 self._events.put_nowait(chunk)
         except Unavailable as error:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from canopy_client.request import Request, control, fitted
-from canopy_client.transport import CONTROL_TIMEOUT_S, Call, Connection, open_transport
+from canopy_client.transport import GIVE_UP_S, Call, Connection, open_transport
 from canopy_client.types import ModelInfo
 
 
@@ -44,5 +44,5 @@ class Session:
 
     def _control(self, operation: Mapping[str, Any]) -> dict[str, Any]:
         request = control(self.model, operation)
-        chunks = self.transport.stream(request, CONTROL_TIMEOUT_S)
+        chunks = self.transport.stream(request, GIVE_UP_S)
         return json.loads("".join(chunk.text for chunk in chunks))

@@ -12,7 +12,7 @@ from canopy_client.answer import Answer, NothingCame
 from canopy_client.errors import Cancelled, ClientError, ServerFailure, TimedOut, Unavailable
 from canopy_client.request import Request
 from canopy_client.session import Session
-from canopy_client.transport import Call
+from canopy_client.transport import GIVE_UP_S, Call
 from canopy_client.types import Chunk, Completion, Retry
 
 
@@ -32,7 +32,8 @@ class TextStream:
         self._events: queue.SimpleQueue[Chunk | ClientError] = queue.SimpleQueue()
         self._answer = Answer()
         self._is_cancelled = threading.Event()
-        threading.Thread(target=self._receive, daemon=True).start()
+        self._receiver = threading.Thread(target=self._receive, daemon=True)
+        self._receiver.start()
 
     def __iter__(self) -> Iterator[Chunk]:
         while not self._answer.has_ended:
@@ -60,6 +61,15 @@ class TextStream:
             for _ in self:
                 pass
 
+    def _give_up(self) -> None:
+        """By a message where the service takes one; the answer is then read to its end."""
+        self._is_cancelled.set()
+        with suppress(ClientError):
+            if self._session.cancel(self._request.id):
+                self._receiver.join(GIVE_UP_S)
+        if self._receiver.is_alive():
+            self._abort()
+
     def _abort(self) -> None:
         if self._call is not None:
             self._call.abort()
@@ -68,8 +78,7 @@ class TextStream:
         try:
             return self._events.get(timeout=max(self._deadline_s - time.monotonic(), 0.0))
         except queue.Empty:
-            self._is_cancelled.set()
-            self._abort()
+            self._give_up()
             return TimedOut(f"no end of the answer within {self._timeout_s:g} s")
 
     def _receive(self) -> None:
@@ -90,11 +99,15 @@ class TextStream:
             self._events.put(ServerFailure(f"the answer could not be read: {error!r}"))
 
     def _attempt(self) -> None:
-        """One call to its end. Raises NothingCame where it may be tried again."""
+        """One call to its end. Raises NothingCame where it may be tried again.
+
+        The deadline is kept by the reader, who gives the request up properly; the transport's own
+        only bounds how long that may take.
+        """
         has_begun = False
         try:
             left_s = max(self._deadline_s - time.monotonic(), 0.001)
-            self._call = self._session.open_call(self._request, left_s)
+            self._call = self._session.open_call(self._request, left_s + 2 * GIVE_UP_S)
             for chunk in self._call:
                 has_begun = True
                 self._events.put(chunk)

@@ -13,6 +13,7 @@ from canopy_client.request import Request
 from canopy_client.types import Chunk, ModelInfo, ModelState, Tls
 
 CONTROL_TIMEOUT_S = 10.0
+GIVE_UP_S = 2.0  # for the service to hear of a cancel, and again for the stream to end
 
 
 @dataclass(frozen=True)
