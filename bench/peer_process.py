@@ -24,7 +24,8 @@ class PeerProcess:
     """
 
     def __init__(self, python: Path, script: Path, settings: dict[str, Any], log: Path) -> None:
-        self._command = [str(python), str(script), json.dumps(settings)]
+        # -P: the script's neighbours must not stand in for packages of their names.
+        self._command = [str(python), "-P", str(script), json.dumps(settings)]
         self._log = log
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
 

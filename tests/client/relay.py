@@ -15,12 +15,12 @@ def relaying(
     context: ssl.SSLContext | None = None,
     seen: list[bytes] | None = None,
 ) -> Iterator[None]:
-    """Passes bytes of every connection to `port` on to `target`, from `delay_s` on.
+    """Passes bytes of every connection to `port` on to `target`; at once, or from `delay_s` on.
 
     `seen` collects what the clients send.
     """
     host, _, target_port = target.rpartition(":")
-    loop = asyncio.new_event_loop()
+    loop, listens = asyncio.new_event_loop(), threading.Event()
 
     async def pump(
         reader: asyncio.StreamReader, writer: asyncio.StreamWriter, copies: list[bytes]
@@ -40,6 +40,7 @@ def relaying(
     async def serve() -> None:
         await asyncio.sleep(delay_s)
         await asyncio.start_server(accept, "127.0.0.1", port, ssl=context)
+        listens.set()
 
     def run() -> None:
         task = loop.create_task(serve())
@@ -48,6 +49,8 @@ def relaying(
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
+    if not delay_s:
+        assert listens.wait(10.0)
     try:
         yield
     finally:

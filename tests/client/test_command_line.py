@@ -205,10 +205,17 @@ def test_the_meter_counts_rounds_where_they_are_traced():
     assert meter.line() == ("6 tokens · 5.0 tokens/s · acceptance length 2.00 · tree of 3.0 nodes")
 
 
+def listen_to_ctrl_c() -> None:
+    """A shell starts background jobs deaf to it, and the tests may be one."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.mark.server
 def test_ctrl_c_cancels_the_request(url, toy_server):
     command = [CANOPY, "generate", "word " * 400, url]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, preexec_fn=listen_to_ctrl_c
+    ) as process:
         assert process.stdout.read(5) == "word "
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) == 130

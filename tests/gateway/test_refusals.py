@@ -93,7 +93,7 @@ def test_an_unknown_model_is_not_found(client):
 
 def test_a_refusal_of_the_server_keeps_its_status_when_streaming(client):
     with pytest.raises(openai.BadRequestError, match="tokens"):
-        client.completions.create(model="canopy", prompt="x" * 600, stream=True)
+        client.completions.create(model="canopy", prompt="x" * 5000, stream=True)
 
 
 def test_a_body_that_is_not_json_is_refused(url):
