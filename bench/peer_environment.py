@@ -41,9 +41,10 @@ def python_with(requirement: str) -> Path:
     folder = peers_home() / f"python{version}"
     python = folder / "bin" / "python"
     installed = folder / "installed" / requirement
-    if not installed.exists() or not python.exists():
-        if not python.exists():
-            _make_environment(folder)
+    if not python.exists():
+        _make_environment(folder)
+    _look_into_the_project(folder)
+    if not installed.exists():
         pip = [sys.executable, "-m", "pip", "--python", str(python)]
         _run([*pip, "install", requirement], f"pip could not install {requirement}")
         installed.touch()
@@ -101,9 +102,13 @@ def _make_environment(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     command = [sys.executable, "-m", "venv", "--without-pip", str(folder)]
     _run(command, "no virtual environment can be made")
+    (folder / "installed").mkdir()
+
+
+def _look_into_the_project(folder: Path) -> None:
+    """Into the environment that runs now: the project may have moved since the last run."""
     packages = next(folder.glob("lib/python*/site-packages"))
     (packages / "project.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
-    (folder / "installed").mkdir()
 
 
 def _run(command: list[str], failure: str) -> None:
