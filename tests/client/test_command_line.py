@@ -234,3 +234,14 @@ def test_serve_refuses_a_deployment_it_does_not_understand(tmp_path, text, messa
     assert result.returncode == 1
     assert message in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_bench_runs_a_benchmark_of_the_checkout(tmp_path):
+    def canopy_bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [CANOPY, "bench", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+
+    assert "acceptance length" in canopy_bench("--help").stdout
+    refused = canopy_bench("acceptance", "--prompts", "none.jsonl")
+    assert refused.returncode == 2
+    assert "none.jsonl" in refused.stderr

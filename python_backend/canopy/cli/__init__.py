@@ -5,6 +5,7 @@ import sys
 import typer
 
 from canopy.cli.asking import generate, health
+from canopy.cli.benchmarking import PASSED_ON, bench
 from canopy.cli.chatting import chat
 from canopy.cli.joining import worker
 from canopy.cli.listing import models
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 for command in (serve, generate, chat, health, fetch_model, models, profile, worker):
     app.command()(command)
+app.command(context_settings=PASSED_ON)(bench)
 
 
 def main() -> None:
