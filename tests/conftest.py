@@ -1,3 +1,4 @@
+import gc
 from pathlib import Path
 
 import kernel_interpreter  # noqa: F401 - before anything that imports Triton
@@ -14,3 +15,10 @@ settings.load_profile("repeatable")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a small random model with a byte tokenizer."""
     return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_garbage_of_other_modules() -> None:
+    """Collect it now: a finalizer that runs while Triton's interpreter parses a kernel breaks
+    CPython 3.11's parser ("AST constructor recursion depth mismatch")."""
+    gc.collect()
