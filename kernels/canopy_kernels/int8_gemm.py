@@ -136,6 +136,17 @@ def linear_share(q, row_scales, linear, out, worker, num_workers):  # type: igno
         block_of_outputs(len(row_scales), row_side, weight_side, out.ctypes.data + column)
 
 
+@njit(inline="always")
+def _num_tiles(num_rows):  # type: ignore[no-untyped-def]
+    return -(-num_rows // MAX_TILE)
+
+
+@njit(inline="always")
+def _first_row(tile, num_rows):  # type: ignore[no-untyped-def]
+    """Tiles share out the rows as evenly as can be."""
+    return num_rows * tile // _num_tiles(num_rows)
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
 def pack_rows(q):  # type: ignore[no-untyped-def]
     """q int16 [T, K'] as tiles of at most MAX_TILE rows, one after the other: int32 [T * K'/2].
@@ -147,15 +158,12 @@ def pack_rows(q):  # type: ignore[no-untyped-def]
     if num_rows == 1:
         return pairs.reshape(-1)
     packed = np.empty(pairs.size, np.int32)
-    num_tiles = -(-num_rows // MAX_TILE)
-    row = 0
-    for tile in range(num_tiles):
-        end = num_rows * (tile + 1) // num_tiles
+    for tile in range(_num_tiles(num_rows)):
+        row, end = _first_row(tile, num_rows), _first_row(tile + 1, num_rows)
         target = packed[row * num_pairs : end * num_pairs].reshape(num_pairs, end - row)
         for pair in range(num_pairs):
             for index in range(end - row):
                 target[pair, index] = pairs[row + index, pair]
-        row = end
     return packed
 
 
@@ -168,10 +176,8 @@ def block_of_outputs(num_rows, row_side, weight_side, out):  # type: ignore[no-u
     is read of the block to what is asked for ahead of its use.
     """
     tiles, row_scales, out_stride = row_side
-    num_tiles = -(-num_rows // MAX_TILE)
-    row = 0
-    for tile in range(num_tiles):
-        end = num_rows * (tile + 1) // num_tiles
+    for tile in range(_num_tiles(num_rows)):
+        row, end = _first_row(tile, num_rows), _first_row(tile + 1, num_rows)
         tile_side = (
             tiles + 2 * PAIR * row * weight_side[3],
             row_scales + 4 * row,
@@ -179,7 +185,6 @@ def block_of_outputs(num_rows, row_side, weight_side, out):  # type: ignore[no-u
             out + 4 * row * out_stride,
         )
         _tile(end - row, tile_side, weight_side)
-        row = end
 
 
 @intrinsic

@@ -51,14 +51,6 @@ class Growth:
         slots = self._widths(nodes, [0.0] * len(nodes))
         return [node for node, width in zip(nodes, slots, strict=True) if width > 0]
 
-    def path(self, node: int) -> list[int]:
-        """Tokens from below the anchor down to a node."""
-        tokens: list[int] = []
-        while node > 0:
-            tokens.append(self.token_ids[node])
-            node = self.parents[node]
-        return tokens[::-1]
-
     def expand(self, nodes: Sequence[int], offers: Sequence[Offer]) -> None:
         """Open the next level below `nodes`, the whole frontier in its order."""
         for node, offer in zip(nodes, offers, strict=True):
