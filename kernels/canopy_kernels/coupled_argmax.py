@@ -114,6 +114,7 @@ def _part_argmax_kernel(  # type: ignore[no-untyped-def]
             logits_ptr + row * row_stride + token_ids, token_ids < vocab_size, float("-inf")
         )
         if is_greedy:
+            logits = tl.where(logits == logits, logits, float("-inf"))  # NaN: the row gives -1
             score, index = tl.max(logits.to(tl.float32), 0, return_indices=True)
             if score > best_score:
                 best_score, best_id = score.to(tl.float64), start + index

@@ -68,3 +68,16 @@ def test_any_number_of_slots_can_be_moved(num_moves):
         cache.move(sources, sources.roll(1))
     assert torch.equal(caches[0].keys, caches[1].keys)
     assert num_moves == 0 or not torch.equal(caches[0].keys, content)
+
+
+def test_every_sequence_moves_its_own_slots():
+    caches = [kind(2, 8, 4, 1, 16, torch.float32, "cpu") for kind in (KVCache, KernelKVCache)]
+    content = torch.randn(caches[0].keys.shape, generator=torch.Generator().manual_seed(0))
+    sources = torch.tensor([[3, 5, 6], [20, -1, -1], [-1, -1, -1]])
+    destinations = torch.tensor([[2, 3, 5], [17, -1, -1], [-1, -1, -1]])
+    expected = content.clone()
+    expected[:, [2, 3, 5, 17]] = content[:, [3, 5, 6, 20]]
+    for cache in caches:
+        cache.keys.copy_(content)
+        cache.move(sources, destinations)
+        assert torch.equal(cache.keys, expected)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from summing_decoder import VOCAB_SIZE, logits_after, plain_text
 from verify_driver import Client, Driver, random_trees
 
+from canopy.acceptance.device_acceptor import DeviceAcceptor
 from canopy.messages import Finish, Status
 from canopy.sampling import Acceptance, SamplingParams
 from canopy.tree import DraftTree, ProposalRow
@@ -68,6 +69,12 @@ def test_no_size_of_trees_blocks_or_chunks_changes_the_text(
         driver.add(prompt, LAWS[(seed + index) % len(LAWS)])
         expected.append(plain_text(prompt, LAWS[(seed + index) % len(LAWS)]))
     assert driver.run(random_trees(seed, num_nodes)) == expected
+
+
+def test_the_kernels_accept_the_same_text():
+    driver = filled(Driver(acceptor=DeviceAcceptor()))
+    assert driver.run(random_trees(1, 5)) == EXPECTED
+    assert driver.num_accepted > 0
 
 
 def test_preempted_sequences_end_with_the_same_text():

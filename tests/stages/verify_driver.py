@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from summing_decoder import VOCAB_SIZE, SummingDecoder, next_token
 
+from canopy.acceptance.acceptor import Acceptor
 from canopy.config import CacheConfig
 from canopy.messages import Finish, Status, VerifyReply, VerifyRequest
 from canopy.models.decoder import Decoder
@@ -74,10 +75,11 @@ class Driver:
         prefix_reuse: bool = True,
         max_step_tokens: int = 64,
         decoder: SummingDecoder | Decoder | None = None,
+        acceptor: Acceptor | None = None,
     ) -> None:
         self.decoder = decoder or SummingDecoder()
         cache = CacheConfig(num_tokens, block_size, prefix_reuse)
-        self.verifier = TargetVerifier(self.decoder, cache, max_step_tokens)
+        self.verifier = TargetVerifier(self.decoder, cache, max_step_tokens, acceptor=acceptor)
         self.clients: list[Client] = []
         self.finished_ids: list[int] = []
         self.num_preempted = 0

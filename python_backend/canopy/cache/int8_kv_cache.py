@@ -26,8 +26,6 @@ class Int8KVCache:
         return torch.device("cpu")
 
     def move(self, sources: torch.Tensor, destinations: torch.Tensor) -> None:
-        """Copy slots to other slots in all layers. int64 [n] each, destinations distinct.
-
-        Sources are read before any destination is written, so the two sets may overlap.
-        """
-        move(self.arrays, sources.numpy(), destinations.numpy())
+        """Copy slots to other slots in all layers; see `models.decoder.Cache.move`."""
+        moved = sources >= 0
+        move(self.arrays, sources[moved].numpy(), destinations[moved].numpy())

@@ -7,7 +7,7 @@ from canopy_kernels.paged_kv import launch_commit_kv, launch_write_kv
 from canopy_kernels.paged_rows import PagedRows
 from canopy_kernels.tree_attention_kernel import launch_tree_attention
 
-MAX_MOVES = 256  # of one launch, which reads all of them before it writes any
+MAX_MOVES = 256  # of one sequence: a program reads all of them before it writes any
 
 
 class KernelKVCache(KVCache):
@@ -27,8 +27,8 @@ class KernelKVCache(KVCache):
 
     def move(self, sources: torch.Tensor, destinations: torch.Tensor) -> None:
         """As `KVCache.move`."""
-        if len(sources) > MAX_MOVES:
+        if sources.shape[-1] > MAX_MOVES:
             super().move(sources, destinations)
         else:
-            moves = sources.unsqueeze(0), destinations.unsqueeze(0)
+            moves = (torch.atleast_2d(slots).contiguous() for slots in (sources, destinations))
             launch_commit_kv(self.keys, self.values, *moves)

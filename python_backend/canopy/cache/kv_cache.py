@@ -49,9 +49,8 @@ class KVCache:
         return tree_attention(query, self.keys[layer], self.values[layer], rows, scale)
 
     def move(self, sources: torch.Tensor, destinations: torch.Tensor) -> None:
-        """Copy slots to other slots in all layers. int64 [n] each, destinations distinct.
-
-        Sources are read before any destination is written, so the two sets may overlap.
-        """
+        """Copy slots to other slots in all layers; see `models.decoder.Cache.move`."""
+        moved = sources >= 0
+        sources, destinations = sources[moved], destinations[moved]
         for tensor in (self.keys, self.values):
             tensor.index_copy_(1, destinations, tensor.index_select(1, sources))

@@ -22,9 +22,11 @@ class Cache(Protocol):
     def device(self) -> torch.device: ...
 
     def move(self, sources: torch.Tensor, destinations: torch.Tensor) -> None:
-        """Copy slots to other slots in all layers. int64 [n] each, destinations distinct.
+        """Copy slots to other slots in all layers.
 
-        Sources are read before any destination is written, so the two sets may overlap.
+        int64 [P] of one sequence, or [S, P] with -1 in both where a sequence has fewer. The
+        sources of a sequence are read before its destinations, all distinct, are written, so the
+        two sets may overlap; slots of different sequences are disjoint.
         """
         ...
 

@@ -66,6 +66,7 @@ class FloatDecoder:
 
         Fills `taps`, where given. Returns the logits of `batch.logit_rows`: float32 [L, V].
         """
+        batch = batch.to(self.device)
         context = StepContext(
             self._rope.cosines[batch.positions].unsqueeze(1),
             self._rope.sines[batch.positions].unsqueeze(1),

@@ -7,15 +7,17 @@ whole committed context of its sequence, its ancestors in the step, and itself.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
 
+from canopy_kernels.sending import send
+
 
 @dataclass(frozen=True)
 class StepBatch:
-    """Inputs of one forward, all on the model's device."""
+    """Inputs of one forward, on one device: the model's, or the CPU."""
 
     token_ids: torch.Tensor  # int64 [T]
     positions: torch.Tensor  # int64 [T]
@@ -25,6 +27,14 @@ class StepBatch:
     context_lengths: torch.Tensor  # int32 [S] committed tokens in the KV cache
     block_tables: torch.Tensor  # int32 [S, max_blocks], padded with -1
     logit_rows: torch.Tensor  # int64 [L] rows whose logits are wanted, ascending
+
+    def to(self, device: str) -> "StepBatch":
+        """The same on a device, sent in one copy from the CPU."""
+        if self.token_ids.device == torch.device(device):
+            return self
+        return StepBatch(
+            **send({f.name: getattr(self, f.name).numpy() for f in fields(self)}, device)
+        )
 
 
 @dataclass(frozen=True)
@@ -39,10 +49,12 @@ class HiddenTaps:
     states: torch.Tensor  # float32 [T, number of taps, E], on the model's device; overwritten
 
     @staticmethod
-    def of(layers: Sequence[int], batch: StepBatch, hidden_size: int) -> "HiddenTaps":
-        """Room for the states of one step."""
+    def of(
+        layers: Sequence[int], batch: StepBatch, hidden_size: int, device: str | None = None
+    ) -> "HiddenTaps":
+        """Room for the states of one step, on the model's device if that is not the batch's."""
         shape = len(batch.token_ids), len(layers), hidden_size
-        states = torch.empty(shape, dtype=torch.float32, device=batch.token_ids.device)
+        states = torch.empty(shape, dtype=torch.float32, device=device or batch.token_ids.device)
         return HiddenTaps(tuple(layers), states)
 
 
@@ -72,7 +84,7 @@ class Segment:
         return table[logical // block_size] * block_size + logical % block_size
 
 
-def assemble_step(segments: Sequence[Segment], block_size: int, device: str) -> StepBatch:
+def assemble_step(segments: Sequence[Segment], block_size: int, device: str = "cpu") -> StepBatch:
     """Pack segments into one StepBatch, in order."""
     sizes = [len(segment.token_ids) for segment in segments]
     starts = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
@@ -81,7 +93,7 @@ def assemble_step(segments: Sequence[Segment], block_size: int, device: str) -> 
         table[: len(segment.block_table)] = segment.block_table
 
     def joined(parts: Iterable[np.ndarray], dtype: type) -> torch.Tensor:
-        return torch.from_numpy(np.concatenate(list(parts)).astype(dtype)).to(device)
+        return torch.from_numpy(np.concatenate(list(parts)).astype(dtype))
 
     offsets = [int(start) for start in starts[:-1]]
     pairs = list(zip(segments, offsets, strict=True))
@@ -92,8 +104,8 @@ def assemble_step(segments: Sequence[Segment], block_size: int, device: str) -> 
         parent_rows=joined(
             (np.where(s.parents < 0, -1, s.parents + o) for s, o in pairs), np.int32
         ),
-        row_starts=torch.from_numpy(starts).to(device),
+        row_starts=torch.from_numpy(starts),
         context_lengths=joined([np.array([s.context_length for s in segments])], np.int32),
-        block_tables=torch.from_numpy(tables).to(device),
+        block_tables=torch.from_numpy(tables),
         logit_rows=joined((s.logit_rows + o for s, o in pairs), np.int64),
-    )
+    ).to(device)

@@ -23,7 +23,7 @@ class Operation(IntEnum):
     PULSE = 0  # nothing but to show that it lives
     NEW_CACHE = 1  # arrays: [number of blocks, block size]
     STEP = 2  # arrays: the fields of a StepBatch
-    MOVE = 3  # arrays: sources, destinations
+    MOVE = 3  # arrays: sources, destinations, [number of sequences]
     STOP = 4
 
 

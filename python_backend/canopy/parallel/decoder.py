@@ -43,9 +43,10 @@ class ShardedCache:
 
     def move(self, sources: torch.Tensor, destinations: torch.Tensor) -> None:
         """As `KVCache.move`. Raises StageFailed when a rank is lost."""
-        if len(sources):
-            arrays = [sources, destinations]
-            self._team.run(Operation.MOVE, arrays, lambda: self.local.move(*arrays))
+        if sources.numel():
+            moves = torch.atleast_2d(sources), torch.atleast_2d(destinations)
+            arrays = [*moves, torch.tensor([len(moves[0])])]
+            self._team.run(Operation.MOVE, arrays, lambda: self.local.move(*moves))
 
 
 class ShardedDecoder:

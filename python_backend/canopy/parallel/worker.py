@@ -43,7 +43,8 @@ def follow(decoder: FloatDecoder) -> KVCache | None:
         elif operation is Operation.STEP and cache:
             decoder.forward(batch_of(arrays, decoder.device), cache)
         elif operation is Operation.MOVE and cache:
-            cache.move(*(array.to(decoder.device) for array in arrays))
+            *moves, num_sequences = arrays
+            cache.move(*(slots.view(int(num_sequences), -1).to(decoder.device) for slots in moves))
 
 
 def serve_rank(arguments: argparse.Namespace) -> KVCache | None:

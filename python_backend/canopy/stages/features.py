@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from canopy.messages import DraftRequest, VerifyReply
 from canopy.tree.forest import split_ragged
@@ -48,14 +49,9 @@ class Features:
         return Features(self.start, np.concatenate([kept, later.states]))
 
 
-def kept_features(states: np.ndarray, start: int, rows: np.ndarray, window: int) -> Features:
-    """Of a step's rows of one sequence, those of the positions that it keeps.
-
-    states: float32 [all rows, taps, E]. rows: int [n], of positions start, start + 1, ...
-    """
-    chosen = states[rows[-window:]].reshape(min(len(rows), window), -1)
-    halves = chosen.clip(-_LARGEST, _LARGEST).astype(np.float16)
-    return Features(start + len(rows) - len(halves), halves)
+def half_states(states: torch.Tensor) -> np.ndarray:
+    """float16 [n, taps * E] on the host, of float32 [n, taps, E] anywhere."""
+    return states.flatten(1).clamp(-_LARGEST, _LARGEST).half().cpu().numpy()
 
 
 def reply_fields(features: Sequence[Features | None]) -> dict[str, Any]:

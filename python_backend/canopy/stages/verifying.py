@@ -9,26 +9,27 @@ tokens and the cache as they were. After a commit the cache holds every known to
 import itertools
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
-from canopy.acceptance import accept
+from canopy.acceptance.acceptor import Acceptor, HostAcceptor
+from canopy.acceptance.device_acceptor import DeviceAcceptor
 from canopy.cache.block_manager import BlockManager
 from canopy.config import CacheConfig, Deployment
-from canopy.messages import Finish, Status, VerifyReply, VerifyRequest
+from canopy.messages import Status, VerifyReply, VerifyRequest
 from canopy.models.decoder import Decoder
 from canopy.models.step import HiddenTaps, Segment, assemble_step
 from canopy.parallel.decoder import load_target, num_threads
 from canopy.stages.changes import StartedSequence, started_sequences
-from canopy.stages.features import Features, FeatureTaps, kept_features, reply_fields
+from canopy.stages.features import FeatureTaps, reply_fields
+from canopy.stages.outcomes import Outcome, accepted_moves, candidate_of, outcome_of, with_features
 from canopy.stages.proposals import unpack_rows
 from canopy.stages.scheduling import Offer, Share, TargetSequence, schedule
 from canopy.stages.taps import drafter_taps
-from canopy.text.stopping import truncate
 from canopy.tree import DraftTree, Forest, ProposalRow
-from canopy.tree.forest import offsets_of, split_ragged
+from canopy.tree.forest import offsets_of
+from canopy_kernels.sending import send
 
 logger = logging.getLogger(__name__)
 
@@ -43,20 +44,9 @@ def make_verifier(deployment: Deployment) -> "TargetVerifier":
     )
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What one sequence gained in a step."""
-
-    status: Status
-    finish: Finish = Finish.NONE
-    emitted: tuple[int, ...] = ()
-    path: tuple[int, ...] = ()  # drafted nodes whose tokens were emitted
-    features: Features | None = None  # of what the sequence keeps, where a drafter reads them
-
-    @property
-    def computed(self) -> np.ndarray:
-        """int64 [n] drafted nodes kept; the last emitted token is not computed."""
-        return np.array(self.path[: max(len(self.emitted) - 1, 0)], np.int64)
+def acceptor_on(device: torch.device) -> Acceptor:
+    """Decides trees where their logits are: on the CPU, or by the kernels."""
+    return HostAcceptor() if device.type == "cpu" else DeviceAcceptor()
 
 
 class TargetVerifier:
@@ -68,13 +58,18 @@ class TargetVerifier:
         cache: CacheConfig,
         max_step_tokens: int,
         taps: FeatureTaps | None = None,
+        acceptor: Acceptor | None = None,
     ) -> None:
-        """taps: which hidden states replies bring; none: no drafter reads any."""
+        """taps: which hidden states replies bring; none: no drafter reads any.
+
+        acceptor: decides the trees; by default the one for where the logits are.
+        """
         self.blocks = BlockManager(cache.num_blocks, cache.block_size, cache.prefix_reuse)
         self._decoder = decoder
         self._cache = decoder.new_cache(cache.num_blocks, cache.block_size)
         self._max_step_tokens = max_step_tokens
         self._taps = taps
+        self._acceptor = acceptor or acceptor_on(self._cache.device)
         self._sequences: dict[int, TargetSequence] = {}
 
     def verify(self, request: VerifyRequest) -> VerifyReply:
@@ -144,47 +139,36 @@ class TargetVerifier:
             return {}
         segments = [s.segment(self.blocks.block_table(s.offer.sequence.id)) for s in shares]
         logits, states = self._forward(segments)
-        outcomes = [_decide(share, part) for share, part in zip(shares, logits, strict=True)]
+        candidates = [candidate_of(share) for share in shares if share.reaches_anchor]
+        verdicts = iter(self._acceptor.accept(candidates, logits))
+        outcomes = [
+            outcome_of(share, next(verdicts) if share.reaches_anchor else None) for share in shares
+        ]
         if self._taps:
-            outcomes = [
-                _with_features(share, outcome, part, self._taps.window)
-                for share, outcome, part in zip(shares, outcomes, states, strict=True)
-            ]
+            outcomes = with_features(shares, segments, outcomes, states, self._taps.window)
         self._move_accepted(shares, segments, outcomes)
         for share, outcome in zip(shares, outcomes, strict=True):
             self._commit(share, outcome)
         return {s.offer.sequence.id: o for s, o in zip(shares, outcomes, strict=True)}
 
-    def _forward(self, segments: Sequence[Segment]) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Of every segment: float32 [logit rows, V]; float32 [rows, taps, E], none without taps."""
-        device = str(self._cache.device)
-        batch = assemble_step(segments, self.blocks.block_size, device)
+    def _forward(self, segments: Sequence[Segment]) -> tuple[torch.Tensor, torch.Tensor]:
+        """float32 [L, V] logits and float32 [T, taps, E] states, on the model's device."""
+        batch = assemble_step(segments, self.blocks.block_size)
         layers = self._taps.layers if self._taps else ()
-        taps = HiddenTaps.of(layers, batch, self._decoder.config.hidden_size) if layers else None
-        logits = self._decoder.forward(batch, self._cache, taps).cpu().numpy()
-        parts = split_ragged(logits, np.array([len(s.logit_rows) for s in segments]))
-        if taps is None:
-            return parts, []
-        sizes = np.array([len(s.token_ids) for s in segments])
-        return parts, split_ragged(taps.states.cpu().numpy(), sizes)
+        width, device = self._decoder.config.hidden_size if layers else 0, str(self._cache.device)
+        taps = HiddenTaps.of(layers, batch, width, device)
+        logits = self._decoder.forward(batch, self._cache, taps if layers else None)
+        return logits, taps.states
 
     def _move_accepted(
         self, shares: Sequence[Share], segments: Sequence[Segment], outcomes: Sequence[Outcome]
     ) -> None:
         """Close up the accepted path behind the anchor; the last emitted token is not computed."""
-        sources, destinations = [], []
-        for share, segment, outcome in zip(shares, segments, outcomes, strict=True):
-            slots = segment.slots(self.blocks.block_size)
-            kept = outcome.computed
-            sources.append(slots[share.num_chain - 1 + kept])
-            destinations.append(slots[share.num_chain : share.num_chain + len(kept)])
-        device = self._cache.device
-        source, destination = np.concatenate(sources), np.concatenate(destinations)
-        moved = source != destination
-        self._cache.move(
-            torch.from_numpy(source[moved]).to(device),
-            torch.from_numpy(destination[moved]).to(device),
-        )
+        table = accepted_moves(shares, segments, outcomes, self.blocks.block_size)
+        if not table.size:
+            return
+        sent = send({"moves": table}, str(self._cache.device))["moves"]
+        self._cache.move(sent[0], sent[1])
 
     def _commit(self, share: Share, outcome: Outcome) -> None:
         sequence = share.offer.sequence
@@ -224,28 +208,3 @@ def _rows(request: VerifyRequest) -> list[list[ProposalRow]]:
     if len(rows) != starts[-1]:
         raise ValueError(f"there are {starts[-1]} nodes and {len(rows)} proposal rows")
     return [rows[a:b] for a, b in itertools.pairwise(starts)]
-
-
-def _decide(share: Share, logits: np.ndarray) -> Outcome:
-    """Accept, and cut at the first stop. logits: float32 [num_nodes + 1, V], or none."""
-    if not share.reaches_anchor:
-        return Outcome(Status.PREFILLING)
-    offer, sequence = share.offer, share.offer.sequence
-    params, num_emitted = sequence.params, sequence.num_emitted
-    try:
-        verdict = accept(
-            offer.tree, offer.rows, logits, params, len(sequence.token_ids), num_emitted
-        )
-    except ValueError as error:
-        logger.error("sequence %d cannot go on: %s", sequence.id, error)
-        return Outcome(Status.FAILED)
-    emitted, finish = truncate(verdict.token_ids(offer.tree), num_emitted, params)
-    return Outcome(Status.DECODED, finish, tuple(emitted), tuple(verdict.path[: len(emitted)]))
-
-
-def _with_features(share: Share, outcome: Outcome, states: np.ndarray, window: int) -> Outcome:
-    """states: float32 [rows of the share, taps, E]."""
-    if outcome.status is Status.FAILED:
-        return outcome
-    rows = np.concatenate([np.arange(share.num_chain), share.num_chain - 1 + outcome.computed])
-    return replace(outcome, features=kept_features(states, share.num_committed, rows, window))

@@ -1,0 +1,207 @@
+"""Acceptance by the kernels, on the device that computed the logits.
+
+Trees are told apart by how they are decided: along tokens that the target alone decides, by
+recursive rejection, or by traversal. The trees of one kind take one launch of each kernel. What
+the kernels read goes to the device in one copy, before them; their verdicts come back in one, and
+nothing in between waits for the device.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from canopy.acceptance.acceptor import Candidate
+from canopy.acceptance.verdict import Verdict
+from canopy.sampling import Acceptance, SamplingParams
+from canopy.tree import Forest
+from canopy_kernels.coupled_argmax import launch_coupled_argmax
+from canopy_kernels.recursive_rejection_kernel import launch_recursive_rejection
+from canopy_kernels.row_laws import Filters, row_laws
+from canopy_kernels.sending import send
+from canopy_kernels.traversal_kernel import launch_traversal
+from canopy_kernels.tree_walk import launch_walk_trees
+from canopy_kernels.trees import ProposalRows, Trees, Verdicts
+
+
+class Kind(Enum):
+    """Ways to decide a tree."""
+
+    WALK = 0
+    REJECTION = 1
+    TRAVERSAL = 2
+
+    @staticmethod
+    def of(params: SamplingParams) -> "Kind":
+        """Temperature 0 is greedy in every mode."""
+        if params.temperature > 0.0 and params.acceptance is Acceptance.REJECTION:
+            return Kind.REJECTION
+        if params.temperature > 0.0 and params.acceptance is Acceptance.TRAVERSAL:
+            return Kind.TRAVERSAL
+        return Kind.WALK
+
+
+Arrays = dict[tuple[Kind | None, str], np.ndarray]
+Tensors = dict[tuple[Kind | None, str], torch.Tensor]
+
+
+class DeviceAcceptor:
+    """`Acceptor` over logits on a device; in Triton's interpreter the CPU is one."""
+
+    def accept(self, candidates: Sequence[Candidate], logits: torch.Tensor) -> list[Verdict | None]:
+        """As `Acceptor.accept`."""
+        if not candidates:
+            return []
+        groups = _groups(candidates)
+        arrays: Arrays = {(None, name): array for name, array in _ruled_out(candidates).items()}
+        for group in groups:
+            arrays |= {(group.kind, name): array for name, array in group.arrays().items()}
+        tensors = send(arrays, str(logits.device))
+        logits[tensors[None, "rows"], tensors[None, "token_ids"]] = -torch.inf
+        tables = [
+            group.decide(
+                logits if len(groups) == 1 else logits[tensors[group.kind, "rows"]], tensors
+            ).table
+            for group in groups
+        ]
+        width = max(table.shape[1] for table in tables)
+        padded = [F.pad(table, (0, width - table.shape[1]), value=-1) for table in tables]
+        return _verdicts(groups, torch.cat(padded).cpu().numpy(), len(candidates))
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The trees of one kind."""
+
+    kind: Kind
+    members: list[int]  # numbers of the candidates
+    candidates: list[Candidate]
+    rows: np.ndarray  # int64 [N] of the logits
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What the kernels read; N nodes of S trees, E entries of proposal rows."""
+        trees = [candidate.tree for candidate in self.candidates]
+        forest, sizes = Forest.pack(trees), [len(tree.parents) for tree in trees]
+        depths = np.concatenate([tree.depths for tree in trees])
+
+        def by_tree(value: Callable[[Candidate], object], dtype: type) -> np.ndarray:
+            return np.array([value(candidate) for candidate in self.candidates], dtype)
+
+        temperatures = by_tree(_temperature, np.float32)
+        seeds = by_tree(lambda c: c.params.seed, np.uint64).view(np.int64)
+        positions = by_tree(lambda c: c.num_tokens, np.int64)
+        return {
+            "rows": self.rows,
+            "node_starts": _starts(sizes),
+            "token_ids": forest.token_ids,
+            "parents": forest.parents,
+            "temperatures": temperatures.repeat(sizes),
+            "top_ks": by_tree(lambda c: c.params.top_k, np.int32).repeat(sizes),
+            "top_ps": by_tree(lambda c: c.params.top_p, np.float32).repeat(sizes),
+            "min_ps": by_tree(lambda c: c.params.min_p, np.float32).repeat(sizes),
+            **self._noise(seeds, positions, sizes, depths),
+            **self._proposal_rows(),
+        }
+
+    def _noise(
+        self, seeds: np.ndarray, positions: np.ndarray, sizes: list[int], depths: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """By node where every node draws its token, by tree where the kernels count on."""
+        if self.kind is not Kind.WALK:
+            return {"seeds": seeds, "positions": positions}
+        return {"seeds": seeds.repeat(sizes), "positions": positions.repeat(sizes) + depths}
+
+    def _proposal_rows(self) -> dict[str, np.ndarray]:
+        if self.kind is Kind.WALK:
+            return {}
+        rows = [row for candidate in self.candidates for row in candidate.rows]
+        return {
+            "row_starts": _starts([len(row.token_ids) for row in rows]),
+            "row_token_ids": np.concatenate([row.token_ids for row in rows]).astype(np.int32),
+            "row_log_probs": np.concatenate([row.log_probs for row in rows]).astype(np.float32),
+        }
+
+    def decide(self, logits: torch.Tensor, tensors: Tensors) -> Verdicts:
+        """logits: float32 [N, V]."""
+
+        own = {name: tensor for (kind, name), tensor in tensors.items() if kind is self.kind}
+        filters = Filters(own["top_ks"], own["top_ps"], own["min_ps"])
+        laws = row_laws(logits, own["temperatures"], filters if self._has_filters else None)
+        trees = Trees(
+            own["node_starts"],
+            own["token_ids"],
+            own["parents"],
+            max_nodes=max(len(c.tree.parents) for c in self.candidates),
+            max_depth=max(int(c.tree.depths.max()) for c in self.candidates),
+        )
+        noise = own["seeds"], own["positions"]
+        if self.kind is Kind.WALK:
+            return launch_walk_trees(trees, launch_coupled_argmax(logits, laws, *noise))
+        rows = ProposalRows(
+            own["row_starts"], own["row_token_ids"], own["row_log_probs"], self._max_length
+        )
+        launch = launch_traversal if self.kind is Kind.TRAVERSAL else launch_recursive_rejection
+        return launch(trees, rows, logits, laws, *noise)
+
+    @property
+    def _has_filters(self) -> bool:
+        all_params = [c.params for c in self.candidates if _temperature(c) > 0.0]
+        return any(p.top_k > 0 or p.top_p < 1.0 or p.min_p > 0.0 for p in all_params)
+
+    @property
+    def _max_length(self) -> int:
+        """Of a proposal row, or the children of a node."""
+        lengths = [len(row.token_ids) for c in self.candidates for row in c.rows]
+        return max(lengths + [len(nodes) for c in self.candidates for nodes in c.tree.children])
+
+
+def _groups(candidates: Sequence[Candidate]) -> list[_Group]:
+    starts = _starts([len(candidate.rows) for candidate in candidates]).astype(np.int64)
+    ranges = [np.arange(start, end) for start, end in pairwise(starts)]
+    members: dict[Kind, list[int]] = {}
+    for index, candidate in enumerate(candidates):
+        members.setdefault(Kind.of(candidate.params), []).append(index)
+    return [
+        _Group(kind, own, [candidates[i] for i in own], np.concatenate([ranges[i] for i in own]))
+        for kind, own in members.items()
+    ]
+
+
+def _ruled_out(candidates: Sequence[Candidate]) -> dict[str, np.ndarray]:
+    """Stop tokens at the nodes where too few tokens were emitted: int64 [M] rows and token ids."""
+    rows, token_ids, first = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], 0
+    for candidate in candidates:
+        params = candidate.params
+        is_early = candidate.num_emitted + candidate.tree.depths < params.min_tokens
+        early = first + np.flatnonzero(is_early)
+        stops = np.array(params.stop_token_ids, np.int64)
+        rows.append(early.repeat(len(stops)))
+        token_ids.append(np.tile(stops, len(early)))
+        first += len(candidate.rows)
+    return {"rows": np.concatenate(rows), "token_ids": np.concatenate(token_ids)}
+
+
+def _verdicts(
+    groups: Sequence[_Group], table: np.ndarray, num_candidates: int
+) -> list[Verdict | None]:
+    """table: int32 [S, 2 + depth] of all groups, see `canopy_kernels.trees.Verdicts`."""
+    verdicts: list[Verdict | None] = [None] * num_candidates
+    members = [member for group in groups for member in group.members]
+    for member, (num_accepted, bonus, *path) in zip(members, table.tolist(), strict=True):
+        if bonus >= 0:
+            verdicts[member] = Verdict(path[:num_accepted], bonus)
+    return verdicts
+
+
+def _temperature(candidate: Candidate) -> float:
+    is_greedy = candidate.params.acceptance is Acceptance.GREEDY
+    return 0.0 if is_greedy else candidate.params.temperature
+
+
+def _starts(lengths: Sequence[int]) -> np.ndarray:
+    """int32 [n + 1]."""
+    return np.concatenate(([0], np.cumsum(lengths, dtype=np.int32))).astype(np.int32)

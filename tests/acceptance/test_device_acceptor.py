@@ -1,0 +1,83 @@
+"""The kernels decide a whole step as the CPU path does: token for token, whatever it mixes."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from sampling_cases import Case, random_case, to_device
+
+from canopy.acceptance.acceptor import Candidate, HostAcceptor
+from canopy.acceptance.device_acceptor import DeviceAcceptor
+from canopy.sampling import Acceptance, SamplingParams
+from canopy.tree import DraftTree, ProposalRow
+
+VOCAB_SIZE = 1100
+PLAIN = SamplingParams(temperature=0.75)
+FILTERED = SamplingParams(temperature=1.25, top_k=40, top_p=0.875, min_p=0.015625)
+EARLY = SamplingParams(temperature=0.5, min_tokens=3, stop_token_ids=tuple(range(0, 1100, 2)))
+LAWS = [PLAIN, FILTERED, EARLY]
+
+
+def candidates_of(case: Case, laws: list[SamplingParams], num_emitted: int = 0) -> list[Candidate]:
+    """The trees of a case under the laws in turn."""
+    return [
+        Candidate(
+            tree,
+            rows,
+            replace(laws[index % len(laws)], seed=case.seeds[index]),
+            case.num_tokens[index],
+            num_emitted,
+        )
+        for index, (tree, rows) in enumerate(zip(case.trees, case.rows, strict=True))
+    ]
+
+
+def both(case: Case, candidates: list[Candidate]) -> tuple[list, list]:
+    """Verdicts of the CPU path and of the kernels."""
+    logits = torch.from_numpy(np.concatenate(case.logits))
+    expected = HostAcceptor().accept(candidates, logits)
+    return expected, DeviceAcceptor().accept(candidates, to_device(logits.numpy().copy()))
+
+
+@pytest.mark.parametrize("acceptance", list(Acceptance))
+def test_every_mode_decides_as_on_the_cpu(acceptance):
+    case = random_case(6, VOCAB_SIZE, seed=20 + acceptance)
+    laws = [replace(law, acceptance=acceptance) for law in LAWS]
+    expected, given = both(case, candidates_of(case, laws, num_emitted=1))
+    assert given == expected
+    assert sum(len(verdict.path) for verdict in expected) > 0
+
+
+def test_a_step_may_mix_all_modes_and_filters():
+    case = random_case(len(LAWS) * len(Acceptance) + 1, VOCAB_SIZE, seed=11)
+    laws = [replace(law, acceptance=mode) for law in LAWS for mode in Acceptance]
+    laws.append(replace(PLAIN, temperature=0.0, acceptance=Acceptance.TRAVERSAL))
+    expected, given = both(case, candidates_of(case, laws))
+    assert given == expected
+    assert len({len(verdict.path) for verdict in expected}) > 2
+
+
+def test_stop_tokens_are_ruled_out_by_depth():
+    """Two more tokens are due: the first two levels avoid the stop, the third need not."""
+    tree = DraftTree(np.array([0, 2, 2], np.int32), np.array([-1, 0, 1], np.int32))
+    logits = np.tile(np.array([[0.0, 9.0, 5.0]], np.float32), (3, 1))
+    params = SamplingParams(temperature=0.0, min_tokens=3, stop_token_ids=(1,))
+    candidate = Candidate(tree, [ProposalRow.empty()] * 3, params, 10, num_emitted=1)
+    [verdict] = DeviceAcceptor().accept([candidate], to_device(logits))
+    assert (verdict.path, verdict.bonus) == ([1, 2], 1)
+
+
+@pytest.mark.parametrize("acceptance", list(Acceptance))
+def test_a_tree_without_usable_logits_fails_alone(acceptance):
+    case = random_case(3, VOCAB_SIZE, seed=4)
+    case.logits[1][0] = np.nan
+    laws = [replace(PLAIN, acceptance=acceptance)]
+    expected, given = both(case, candidates_of(case, laws))
+    assert given == expected
+    assert [verdict is None for verdict in given] == [False, True, False]
+
+
+def test_nothing_is_decided_of_no_trees():
+    logits = torch.empty((0, VOCAB_SIZE))
+    assert HostAcceptor().accept([], logits) == DeviceAcceptor().accept([], logits) == []
