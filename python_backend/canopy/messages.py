@@ -64,6 +64,8 @@ class DraftRequest(SequenceChanges):
     updated_token_ids: np.ndarray = _array(np.int32)  # [sum(updated_lengths)]
     sequence_ids: np.ndarray = _array(np.int64)  # [S]
     max_depths: np.ndarray = _array(np.int32)  # [S] deepest node that can still be emitted
+    # [1] as in BuildReply, or none; of no concern to policies whose nodes have no price.
+    least_survival: np.ndarray = _array(np.float32)
     # States of positions computed since the last draft, as in VerifyReply; [G] sequences.
     feature_ids: np.ndarray = _array(np.int64)  # [G]
     feature_starts: np.ndarray = _array(np.int32)  # [G] position of the first
@@ -118,6 +120,8 @@ class BuildReply:
     draft_next: np.ndarray = _array(np.int32)  # [1] turns until the next draft; 1 = the coming one
     theta: np.ndarray = _array(np.float32)  # [1] price of a node: the survival that it must have
     shift: np.ndarray = _array(np.float32)  # [1] log-odds added to the acceptances, as learned
+    # [1] survival, by the log_probs of a proposal, below which a price like this one keeps no node
+    least_survival: np.ndarray = _array(np.float32)
     predicted_ms: np.ndarray = _array(np.float32)  # [1] of verifying these trees
     load_state: np.ndarray = _array(np.int32)  # [1] policy.load.LoadState
 

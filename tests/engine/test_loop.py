@@ -210,6 +210,15 @@ def test_drafting_that_does_not_pay_is_asked_for_again_only_every_few_turns():
     assert 2 <= pipeline.builder.num_asked <= 6
 
 
+def test_the_drafter_hears_what_the_last_trees_were_worth():
+    pipeline = Pipeline()
+    pipeline.submit(PROMPTS[0])
+    pipeline.run()
+    first, *later = pipeline.drafter.least_survivals
+    assert first == []
+    assert set(map(tuple, later)) == {(0.125,)}
+
+
 def test_the_running_engine_serves_other_threads_and_stops():
     pipeline = Pipeline(max_running=4)
     thread = threading.Thread(target=pipeline.engine.run)

@@ -51,11 +51,13 @@ class ToyDrafter:
     def __init__(self) -> None:
         self.known: dict[int, list[int]] = {}
         self.fail_next = 0
+        self.least_survivals: list[list[float]] = []  # of every request
 
     def draft(self, request: DraftRequest) -> DraftReply:
         if self.fail_next:
             self.fail_next -= 1
             raise StageFailed("draft", "toy failure")
+        self.least_survivals.append(request.least_survival.tolist())
         for sequence_id in request.finished_ids:
             self.known.pop(int(sequence_id), None)
         for started in started_sequences(request):
@@ -83,6 +85,7 @@ class ToyBuilder:
     def __init__(self) -> None:
         self.draft_next = 1
         self.shift = 0.0
+        self.least_survival = 0.125
         self.num_asked = 0
 
     def build(self, request: BuildRequest) -> BuildReply:
@@ -95,6 +98,7 @@ class ToyBuilder:
             np.array([self.draft_next], np.int32),
             theta=np.array([0.5], np.float32),
             shift=np.array([self.shift], np.float32),
+            least_survival=np.array([self.least_survival], np.float32),
             predicted_ms=np.array([1.0], np.float32),
             load_state=np.array([0], np.int32),
         )

@@ -1,5 +1,7 @@
 """The build stage: fixed policies by themselves, priced sequences in one market, and feedback."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -142,6 +144,21 @@ def test_drawn_children_pay_the_price_of_the_turn_before(mode):
     first, second = price(Profile(), one_turn), price(Profile(), one_turn, one_turn)
     survivals = np.exp([-0.1, -0.2, -0.4, -2.1, -0.3])
     assert chosen(second) == [(np.flatnonzero(survivals > first.theta[0]) + 1).tolist()]
+
+
+@given(st.floats(0.02, 0.98), st.floats(0.1, 30.0))
+def test_what_is_too_unlikely_to_be_drafted_would_not_have_been_bought(survival, ms_per_row):
+    profile = Profile(cost_model=CostModel((1,), (1, 101), ((10.0, 10.0 + 100 * ms_per_row),)))
+    single = ([-1, 0], [0.0, math.log(survival)])
+    builder = PolicyTreeBuilder(TREE, profile)
+    last = None
+    for _ in range(20):  # of which none is accepted, so that the shift comes into it
+        reply = builder.build(request([single], [PolicyName.PRICED], [9], last=last))
+        if survival < reply.least_survival[0]:
+            assert chosen(reply) == [[]]
+        num = int(reply.num_selected[0])
+        last = (1, num, 0, 10.0 + ms_per_row * num, 0.1, 12.0)
+    assert reply.least_survival[0] > 0.0
 
 
 def test_a_full_cache_and_a_queue_shrink_the_trees():

@@ -22,7 +22,7 @@ def started(sequence_id, token_ids, params=LAW):
     return StartedSequence(sequence_id, np.array(token_ids, np.int32), 0, params)
 
 
-def request(ids, start=(), grow=(), finish=(), max_depth=8):
+def request(ids, start=(), grow=(), finish=(), max_depth=8, least=()):
     grow = list(grow)
     return DraftRequest(
         **pack_started(list(start)),
@@ -32,6 +32,7 @@ def request(ids, start=(), grow=(), finish=(), max_depth=8):
         updated_token_ids=np.array([x for _, t in grow for x in t], np.int32),
         sequence_ids=np.array(ids, np.int64),
         max_depths=np.full(len(ids), max_depth, np.int32),
+        least_survival=np.array(least, np.float32),
     )
 
 
@@ -111,6 +112,24 @@ def test_without_a_source_every_sequence_brings_its_anchor_alone():
 def test_the_default_deployment_drafts_by_lookup():
     stage = make_drafter(Deployment())
     assert drafted(stage, request([1], [started(1, REPEATED)])) == [[2, 3, 4, 5, 6]]
+
+
+def test_nodes_that_no_price_near_the_last_one_keeps_are_not_drafted():
+    def survivals(policy, *least):
+        law = SamplingParams(policy=policy, node_budget=8)
+        reply = stage_of().draft(request([1], [started(1, REPEATED, law)], least=least))
+        tree = unpack_proposals(reply)[0].tree
+        paths = [0.0]
+        for node in range(1, tree.num_nodes + 1):
+            paths.append(paths[tree.parents[node]] + float(reply.log_probs[node]))
+        return np.exp(paths[1:]).tolist()
+
+    everything = survivals(PolicyName.PRICED)
+    least = float(np.median(everything))
+    likely = [s for s in everything if s >= least]
+    assert survivals(PolicyName.PRICED, least) == likely
+    assert 0 < len(likely) < len(everything)
+    assert survivals(PolicyName.TOPN, 0.99) == survivals(PolicyName.TOPN)
 
 
 def test_calibrated_policies_weigh_edges_by_the_profile_of_their_law():

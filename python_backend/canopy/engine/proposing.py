@@ -90,6 +90,7 @@ class Proposer:
         self._features = FeatureLedger()
         self._meter = TurnMeter(metrics)
         self._skip_turns = 0
+        self._least_survival = np.zeros(0, np.float32)  # as the last BuildReply has it
         self._num_running_at_skip = 0
         self._healing: threading.Thread | None = None
 
@@ -135,6 +136,7 @@ class Proposer:
             built = self._tree_builder.build(
                 self._build_request(sequences, reply, running, num_waiting)
             )
+        self._least_survival = built.least_survival
         self._skip_turns = int(built.draft_next[0]) - 1
         self._num_running_at_skip = len(running) if self._skip_turns > 0 else 0
         self._metrics.note_build(built, len(running))
@@ -146,6 +148,7 @@ class Proposer:
             **self._ledger.updates(sequences),
             sequence_ids=np.array([s.id for s in sequences], np.int64),
             max_depths=np.array([s.max_depth for s in sequences], np.int32),
+            least_survival=self._least_survival,
             **self._features.take(s.id for s in sequences),
         )
 

@@ -13,7 +13,7 @@ A node's path probability is the product of its edges' estimated acceptance, fro
                     rates fall with j, the optimum of Sequoia's dynamic program (Chen et al., 2024)
     survival        threshold on calibrated acceptance, the threshold being a fixed price
     priced          survival at a price that `canopy.policy.price` finds every turn; here, all
-                    that any price could keep
+                    that a price near the last one could keep
 
 All of them stop at `node_budget` nodes, `max_depth` levels and `max_branch` children of a node.
 
@@ -42,7 +42,7 @@ _LEAST_SURVIVAL = {
     PolicyName.THRESHOLD: lambda settings: settings.threshold,
     PolicyName.ENTROPY: lambda settings: settings.threshold,
     PolicyName.SURVIVAL: lambda settings: settings.survival_threshold,
-    PolicyName.PRICED: lambda settings: LEAST_PRICED_SURVIVAL,
+    PolicyName.PRICED: lambda settings: settings.priced_survival,
 }
 
 
@@ -60,6 +60,7 @@ class PolicySettings:
         TreeConfig.entropy_stop_bits,
     )
     survival_threshold: float = TreeConfig.survival_threshold
+    priced_survival: float = LEAST_PRICED_SURVIVAL
     sibling_rates: tuple[float, ...] = SIBLING_RATES  # acceptance of the j-th child, falling
 
     @staticmethod

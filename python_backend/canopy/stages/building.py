@@ -50,6 +50,7 @@ class PolicyTreeBuilder:
             draft_next=np.array([self._next_draft(request, load)], np.int32),
             theta=np.array([cleared.forest.theta], np.float32),
             shift=np.array([economy.shift], np.float32),
+            least_survival=np.array([cleared.economy.least_survival], np.float32),
             predicted_ms=np.array([cleared.economy.predicted_ms], np.float32),
             load_state=np.array([known.state], np.int32),
         )

@@ -11,6 +11,7 @@ from canopy.errors import InvalidDeployment, StageFailed
 from canopy.messages import DraftReply, DraftRequest
 from canopy.policy import Calibration, PolicySettings
 from canopy.policy.profile import Profile
+from canopy.policy.shapes import LEAST_PRICED_SURVIVAL
 from canopy.sampling import Acceptance
 from canopy.serve.models import model_folder
 from canopy.stages.changes import started_sequences
@@ -61,8 +62,9 @@ class DrafterStage:
     def draft(self, request: DraftRequest) -> DraftReply:
         """Apply the changes, then propose. Raises StageFailed for an unknown sequence."""
         self._apply_changes(request)
+        least = max([LEAST_PRICED_SURVIVAL, *request.least_survival.tolist()])
         tasks = [
-            self._task(int(sequence_id), int(max_depth))
+            self._task(int(sequence_id), int(max_depth), least)
             for sequence_id, max_depth in zip(request.sequence_ids, request.max_depths, strict=True)
         ]
         num_failed = self.num_failed_proposals
@@ -99,7 +101,7 @@ class DrafterStage:
             raise StageFailed("draft", f"sequence {sequence_id} is unknown: start it again")
         return self._sequences[sequence_id]
 
-    def _task(self, sequence_id: int, max_depth: int) -> DraftTask:
+    def _task(self, sequence_id: int, max_depth: int, priced_survival: float) -> DraftTask:
         sequence = self._known(sequence_id)
         params = sequence.params
         budget = min(params.node_budget, self._max_nodes)
@@ -109,7 +111,11 @@ class DrafterStage:
         is_greedy = sequence.acceptance is Acceptance.GREEDY
         return DraftTask(
             sequence,
-            replace(settings, max_depth=min(settings.max_depth, max_depth)),
+            replace(
+                settings,
+                max_depth=min(settings.max_depth, max_depth),
+                priced_survival=priced_survival,
+            ),
             self._profile.calibration_of(is_greedy)
             if params.policy.is_calibrated
             else Calibration(),
