@@ -10,6 +10,7 @@ from canopy.engine.loop import Engine, Stages
 from canopy.engine.output import Delta
 from canopy.entry.limits import engine_limits, model_limits
 from canopy.entry.metrics import MetricsPublisher
+from canopy.entry.outbox import Outbox
 from canopy.entry.parsing import RequestParser
 from canopy.entry.sink import InferenceInputs, TritonSink
 from canopy.errors import CanopyError, InvalidRequest
@@ -20,7 +21,7 @@ from canopy.text.tokenizer import Tokenizer
 
 
 class EntryService:
-    """Owns the engine, its thread and the metrics."""
+    """Owns the engine, its thread, the metrics and the way out to clients."""
 
     def __init__(self, deployment: Deployment) -> None:
         folder = model_folder(deployment.target.model)
@@ -30,13 +31,14 @@ class EntryService:
         self._parser = RequestParser(deployment, limits, tokenizer)
         self._engine = Engine(stages, engine_limits(deployment), tokenizer.decode)
         self._metrics = MetricsPublisher(self._engine.metrics)
+        self._outbox = Outbox()
         self._sinks: weakref.WeakSet[TritonSink] = weakref.WeakSet()
         self._thread = threading.Thread(target=self._run, name="canopy-engine", daemon=True)
         self._thread.start()
 
     def handle(self, request: Any) -> None:
         """Accept or refuse one InferenceRequest; never raises, always ends the request."""
-        sink = TritonSink(request)
+        sink = TritonSink(request, self._outbox)
         try:
             inputs = InferenceInputs(request)
             control = inputs.text("control")
@@ -56,6 +58,7 @@ class EntryService:
         """Stop the engine; what still runs is told so."""
         self._engine.stop()
         self._thread.join(timeout=10.0)
+        self._outbox.close()
 
     def _run(self) -> None:
         self._engine.run(lambda: self._metrics.publish_when_due(not self._engine.has_work))

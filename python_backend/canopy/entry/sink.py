@@ -1,6 +1,7 @@
 """One client of the entry model: inputs as they came, outputs as the vLLM backend names them."""
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -8,8 +9,11 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from canopy.engine.output import Delta
+from canopy.entry.outbox import Outbox
 from canopy.entry.parsing import ClientRequest
 from canopy.errors import Cancelled, CanopyError, InvalidRequest, Unavailable
+
+_LOOK_INTERVAL_S = 0.02  # between two looks at a request's cancellation
 
 # Request parameters that belong to the server's protocols, not to sampling.
 _PROTOCOL_PARAMETERS = (
@@ -76,15 +80,17 @@ class InferenceInputs:
 
 
 class TritonSink:
-    """`engine.output.Sink` over a decoupled response sender.
+    """`engine.output.Sink` over a decoupled response sender; what it says goes by an outbox.
 
     The last piece carries the FINAL flag itself: a cancel between the two can abort the server.
     """
 
-    def __init__(self, request: Any) -> None:
+    def __init__(self, request: Any, outbox: Outbox) -> None:
         inputs = InferenceInputs(request)
         self.request_id = request.request_id()
         self.is_cancel_requested = False
+        self._outbox = outbox
+        self._looked_s = 0.0
         self._sender = request.get_response_sender()
         self._returns = {
             name: bool(inputs.flag(f"return_{name}"))
@@ -94,6 +100,9 @@ class TritonSink:
 
     def send(self, delta: Delta) -> None:
         """One response; the last one carries the speculation report and FINAL."""
+        self._outbox.post(lambda: self._send(delta))
+
+    def _send(self, delta: Delta) -> None:
         tensors = [_string("text_output", delta.text)]
         if self._returns["finish_reason"]:
             tensors.append(_string("finish_reason", str(delta.finish_reason)))
@@ -110,13 +119,23 @@ class TritonSink:
 
     def fail(self, error: CanopyError) -> None:
         """The error, and the end."""
+        self._outbox.post(lambda: self._fail(error))
+
+    def _fail(self, error: CanopyError) -> None:
         code = _TRITON_CODES.get(type(error), lambda: pb_utils.TritonError.INTERNAL)()
         failure = pb_utils.TritonError(str(error), code)
         self._respond(pb_utils.InferenceResponse(error=failure), is_last=True)
 
     def is_cancelled(self) -> bool:
-        """Cancelled on the wire, or by a control message."""
-        return self.is_cancel_requested or self._sender.is_cancelled()
+        """Cancelled by a control message, or on the wire when that was last looked at."""
+        now_s = time.monotonic()
+        if not self.is_cancel_requested and now_s - self._looked_s >= _LOOK_INTERVAL_S:
+            self._looked_s = now_s
+            self._outbox.post(self._look)
+        return self.is_cancel_requested
+
+    def _look(self) -> None:
+        self.is_cancel_requested |= self._sender.is_cancelled()
 
     def _respond(self, response: Any, is_last: bool) -> None:
         if is_last:
