@@ -2,7 +2,10 @@
 
     hop   = a stage's time as the engine sees it, less what the server counts as that stage's
             compute, by call: packing, queue, crossing and unpacking of a plain model's request
-    send  = commit with one response per turn and sequence, less commit with one at the end
+    builder_calls = calls of the build stage by turn: its prices stand for some turns, in which
+            trees are chosen without a hop
+    send  = commit with one response per turn and sequence, less commit with one at the end;
+            responses leave on a thread of their own, so this is what handing them over costs
 
 Counters give means over a run, its turns of prefill and clean-up included; they are read while
 the server is idle. Streamed and whole answers alternate; the first pair warms the caches and is
@@ -28,8 +31,8 @@ from canopy.engine.metrics import STAGES
 from canopy.serve.process import ServerProcess
 from canopy.serve.runtime import with_free_ports
 
-# The plain models behind the stages of a turn.
-_MODELS = {"draft": "draft", "build": "tree_builder", "verify": "verifier"}
+# The plain models behind the stages that are called in every turn.
+_MODELS = {"draft": "draft", "verify": "verifier"}
 _STYLES = {"streamed": True, "whole": False}
 _TIMEOUT_S = 600.0
 
@@ -59,6 +62,11 @@ class Run:
         seconds = self.gained("canopy_stage_seconds_total", stage=stage) - compute_s
         num_calls = self.gained("nv_inference_exec_count", model=model)
         return 1e3 * seconds / max(num_calls, 1)
+
+    @property
+    def builder_calls(self) -> float:
+        """Of a turn."""
+        return self.gained("nv_inference_exec_count", model="tree_builder") / self.num_turns
 
 
 Runs = dict[str, list[Run]]  # by style of answer
@@ -134,6 +142,7 @@ def _record(num_sequences: int, style: str, runs: Sequence[Run]) -> Record:
         "sequences": num_sequences,
         "answers": style,
         **_medians(runs),
+        "builder_calls": median(run.builder_calls for run in runs),
         "overhead_ms": median(_overhead_ms(run) for run in runs),
         "turns": num_turns,
     }

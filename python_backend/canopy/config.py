@@ -128,6 +128,7 @@ class TreeConfig:
     entropy_stop_bits: float = 2.5  # no child from here on; two or three in between
     entropy_max_nodes: int = 48
     survival_threshold: float = 0.1  # policy survival: least survival of a node, the fixed price
+    hold_turns: int = 8  # turns that a price stands while the load does; 1: every turn asks anew
     profile: str = ""  # what `canopy profile` wrote; "": where it writes unless told otherwise
     acceptance: str = "coupled"  # the mode for temperature > 0; temperature 0 is always greedy
 
@@ -144,6 +145,7 @@ class TreeConfig:
             0.0 < self.entropy_narrow_bits < self.entropy_stop_bits,
             "tree.entropy_stop_bits must exceed tree.entropy_narrow_bits, which is positive",
         )
+        _require(self.hold_turns >= 1, "tree.hold_turns must be at least 1")
         _require(self.entropy_max_nodes >= 1, "tree.entropy_max_nodes must be at least 1")
 
 

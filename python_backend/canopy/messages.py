@@ -24,7 +24,10 @@ M = TypeVar("M")
 
 
 def _array(dtype: type) -> Any:
-    return field(default_factory=lambda: np.zeros(0, dtype), metadata={"dtype": np.dtype(dtype)})
+    empty: np.ndarray = np.zeros(
+        0, dtype
+    )  # one for all messages: it has nothing that could be changed
+    return field(default_factory=lambda: empty, metadata={"dtype": empty.dtype})
 
 
 @dataclass
@@ -124,6 +127,11 @@ class BuildReply:
     least_survival: np.ndarray = _array(np.float32)
     predicted_ms: np.ndarray = _array(np.float32)  # [1] of verifying these trees
     load_state: np.ndarray = _array(np.int32)  # [1] policy.load.LoadState
+    # What decided these trees, for turns of the same sequences; see stages/holding.py.
+    hold_turns: np.ndarray = _array(np.int32)  # [1] turns that it holds for; 1 = this one alone
+    goodput: np.ndarray = _array(np.float32)  # [1] Theta, tokens a ms, as a turn is weighed
+    beside_ms: np.ndarray = _array(np.float32)  # [1] of a turn, beside verifying
+    costs_ms: np.ndarray = _array(np.float32)  # [n] of a turn with 0, 1, ... nodes
 
 
 @dataclass
@@ -180,7 +188,9 @@ class VerifyReply:
     features: np.ndarray = _array(np.float16)  # [sum(feature_lengths) * taps * E]
 
 
-_fields_of: dict[type, dict[str, np.dtype]] = {}  # kept, since two are asked for in every message
+# Kept, since they are asked for with every message.
+_fields_of: dict[type, dict[str, np.dtype]] = {}
+_empty_of: dict[type, dict[str, np.ndarray]] = {}
 
 
 def array_fields(kind: type) -> dict[str, np.dtype]:
@@ -208,7 +218,7 @@ def unpack(kind: type[M], packed: np.ndarray) -> M:
     dtypes = array_fields(kind)
     offset = 8 * len(dtypes)
     counts = packed[:offset].view(np.int64).tolist()
-    views = {}
+    views = _empty_arrays(kind)
     for (name, dtype), count in zip(dtypes.items(), counts, strict=True):
         size = count * dtype.itemsize
         if not 0 <= size <= len(packed) - offset:
@@ -219,6 +229,12 @@ def unpack(kind: type[M], packed: np.ndarray) -> M:
     if offset != len(packed):
         raise _not_a(kind, packed)
     return kind(**views)
+
+
+def _empty_arrays(kind: type) -> dict[str, np.ndarray]:
+    if kind not in _empty_of:
+        _empty_of[kind] = dict(vars(kind()))
+    return _empty_of[kind].copy()
 
 
 def _not_a(kind: type, packed: np.ndarray) -> ValueError:

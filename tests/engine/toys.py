@@ -101,6 +101,7 @@ class ToyBuilder:
             least_survival=np.array([self.least_survival], np.float32),
             predicted_ms=np.array([1.0], np.float32),
             load_state=np.array([0], np.int32),
+            hold_turns=np.ones(1, np.int32),
         )
 
 

@@ -17,6 +17,8 @@ from canopy.errors import CanopyError, InvalidRequest
 from canopy.models.config import ModelConfig
 from canopy.serve.models import model_folder
 from canopy.stages.bls import BlsDrafter, BlsTreeBuilder, BlsVerifier, restart_stage
+from canopy.stages.holding import HoldingTreeBuilder
+from canopy.stages.profiles import load_profile
 from canopy.text.tokenizer import Tokenizer
 
 
@@ -27,7 +29,10 @@ class EntryService:
         folder = model_folder(deployment.target.model)
         tokenizer = Tokenizer(folder)
         limits = model_limits(ModelConfig.from_folder(folder))
-        stages = Stages(BlsDrafter(), BlsTreeBuilder(), BlsVerifier(), restart_stage)
+        tree_builder = HoldingTreeBuilder(
+            BlsTreeBuilder(), deployment.tree, load_profile(deployment)
+        )
+        stages = Stages(BlsDrafter(), tree_builder, BlsVerifier(), restart_stage)
         self._parser = RequestParser(deployment, limits, tokenizer)
         self._engine = Engine(stages, engine_limits(deployment), tokenizer.decode)
         self._metrics = MetricsPublisher(self._engine.metrics)

@@ -14,6 +14,7 @@ from canopy.policy.price import (
     DraftSwitch,
     Forest,
     LongRun,
+    PriceList,
     best_at,
     best_ratio,
     costs_with_blocks,
@@ -47,6 +48,11 @@ class TurnLoad:
     num_free_blocks: int
     num_prompt_rows: int = 0  # of prompts that are computed in the same step
     verifier_queue: float = 0.0  # other executions that the verifier has to do first
+
+    @property
+    def num_queued(self) -> int:
+        """Sequences that wait, those of others at the verifier included."""
+        return self.num_waiting + round(self.verifier_queue * self.num_running)
 
 
 @dataclass(frozen=True)
@@ -125,8 +131,8 @@ class Economy:
         costs_ms = self._costs_ms(running, num_fixed, len(survivals))
         prices_ms = costs_with_blocks(costs_ms, running, load.num_free_blocks)
         goodput = self._goodput(candidates, running)
-        queued = load.num_waiting + round(load.verifier_queue * running)
-        forest = best_at(survivals, tokens, prices_ms, goodput * time_weight(running, queued))
+        weight = time_weight(running, load.num_queued)
+        forest = best_at(survivals, tokens, prices_ms, goodput * weight)
         cost_ms = float(costs_ms[forest.num_nodes])
         num_priced = forest.num_nodes + candidates.num_admitted
         settled = replace(
@@ -147,6 +153,25 @@ class Economy:
         survivals, tokens = candidates.survivals, running + candidates.fixed_survival
         costs_ms = self._costs_ms(running, candidates.num_fixed, len(survivals))
         return best_ratio(survivals, tokens, costs_ms).goodput
+
+    @property
+    def is_steady(self) -> bool:
+        """Drafting pays, and rounds enough say so: one turn more will hardly move a price."""
+        return self.switch.is_on and self.long_run.is_sure
+
+    def price_list(self, load: TurnLoad, num_nodes: int) -> PriceList:
+        """Prices of turns with at most so many nodes and with sequences that only decode.
+
+        Once `settled`.
+        """
+        running = load.num_running
+        return PriceList(
+            self._costs_ms(running, 0, num_nodes),
+            self.plain_goodput(running) * self.long_run.gain,
+            self.entry_price(running),
+            self.shift,
+            self.correction.beside_ms,
+        )
 
     def next_draft(self, num_running: int) -> int:
         """Turns until drafting is worth its cost; 1 = the coming turn."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from canopy.policy.economy import Candidates, Economy, TurnLoad
-from canopy.policy.price import Forest
+from canopy.policy.price import Forest, PriceList
 from canopy.policy.shapes import PolicySettings, ranked
 from canopy.sampling import PolicyName
 
@@ -68,24 +68,56 @@ class Cleared:
 
 def clear(offers: Sequence[Offer], economy: Economy, load: TurnLoad) -> Cleared:
     """Choose the nodes of every offer."""
-    entry_price = economy.entry_price(load.num_running)
-    taken = [_taken_at_once(offer, entry_price) for offer in offers]
-    survivals, owners = _in_one_order(offers)
-    fixed = list(zip(offers, taken, strict=True))
-    candidates = Candidates(
-        survivals=survivals,
-        num_admitted=sum(num for offer, num in fixed if offer.is_priced),
-        num_unpriced=sum(num for offer, num in fixed if not offer.is_priced),
-        fixed_survival=math.fsum(s for offer, num in fixed for s in offer.survivals[:num]),
-        is_priced=any(offer.is_priced for offer in offers),
+    stall = _Stall.of(offers, economy.entry_price(load.num_running))
+    forest, economy = economy.settled(stall.candidates, load)
+    return Cleared(stall.sold(forest.num_nodes), forest, economy)
+
+
+def clear_at(
+    offers: Sequence[Offer], prices: PriceList, num_running: int
+) -> tuple[list[np.ndarray], Forest] | None:
+    """The same at prices known before: the chosen nodes, as in `Cleared`, and their forest.
+
+    None when the list has no price for so many nodes.
+    """
+    stall = _Stall.of(offers, prices.theta)
+    candidates = stall.candidates
+    forest = prices.best(
+        candidates.survivals, num_running + candidates.fixed_survival, candidates.num_fixed
     )
-    forest, economy = economy.settled(candidates, load)
-    bought = np.bincount(owners[: forest.num_nodes], minlength=len(offers)).tolist()
-    chosen = [
-        np.array(sorted(offer.nodes[: num + more]), np.int32)
-        for (offer, num), more in zip(fixed, bought, strict=True)
-    ]
-    return Cleared(chosen, forest, economy)
+    return None if forest is None else (stall.sold(forest.num_nodes), forest)
+
+
+@dataclass(frozen=True)
+class _Stall:
+    """All offers of a turn, before the market opens."""
+
+    offers: Sequence[Offer]
+    taken: list[int]  # nodes of each offer, its first ones, that are verified in any case
+    owners: np.ndarray  # the offer behind each of the candidates' survivals
+    candidates: Candidates
+
+    @staticmethod
+    def of(offers: Sequence[Offer], entry_price: float) -> "_Stall":
+        taken = [_taken_at_once(offer, entry_price) for offer in offers]
+        survivals, owners = _in_one_order(offers)
+        fixed = list(zip(offers, taken, strict=True))
+        candidates = Candidates(
+            survivals=survivals,
+            num_admitted=sum(num for offer, num in fixed if offer.is_priced),
+            num_unpriced=sum(num for offer, num in fixed if not offer.is_priced),
+            fixed_survival=math.fsum(s for offer, num in fixed for s in offer.survivals[:num]),
+            is_priced=any(offer.is_priced for offer in offers),
+        )
+        return _Stall(offers, taken, owners, candidates)
+
+    def sold(self, num_nodes: int) -> list[np.ndarray]:
+        """The nodes of each offer once so many candidates are bought; int32, ascending."""
+        bought = np.bincount(self.owners[:num_nodes], minlength=len(self.offers)).tolist()
+        return [
+            np.array(sorted(offer.nodes[: num + more]), np.int32)
+            for offer, num, more in zip(self.offers, self.taken, bought, strict=True)
+        ]
 
 
 def _taken_at_once(offer: Offer, entry_price: float) -> int:

@@ -90,6 +90,29 @@ def _price(survivals: np.ndarray, costs_ms: np.ndarray, num_nodes: int, goodput:
     return float(min(max(goodput * slope, left), kept))
 
 
+@dataclass(frozen=True)
+class PriceList:
+    """What decides a turn's forest, so that turns under the same load can do without asking."""
+
+    costs_ms: np.ndarray  # float [n] T of the turn with 0, 1, ... nodes
+    goodput: float  # Theta, the weight of those who wait included
+    theta: float  # for nodes whose price must be known before they are drawn
+    shift: float  # log-odds added to the acceptances
+    beside_ms: float  # what of T is not verifying
+
+    def best(self, survivals: np.ndarray, base_tokens: float, num_fixed: int) -> Forest | None:
+        """`best_at` where so many nodes are verified in any case; None beyond the list."""
+        costs_ms = self.costs_ms[num_fixed:]
+        if len(costs_ms) <= len(survivals):
+            return None
+        return best_at(survivals, base_tokens, costs_ms, self.goodput)
+
+
+def has_blocks(num_sequences: int, num_free_blocks: int) -> bool:
+    """Whether scratch space costs nothing; see `costs_with_blocks`."""
+    return num_free_blocks >= _RESERVED_BLOCKS * num_sequences
+
+
 def costs_with_blocks(costs_ms: np.ndarray, num_sequences: int, num_free_blocks: int) -> np.ndarray:
     """T with what scratch space costs where the KV cache is nearly full.
 

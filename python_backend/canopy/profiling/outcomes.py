@@ -93,6 +93,7 @@ class OutcomeRecorder:
             shift=np.zeros(1, np.float32),
             predicted_ms=np.zeros(1, np.float32),
             load_state=np.zeros(1, np.int32),
+            hold_turns=np.ones(1, np.int32),
         )
 
     def verify(self, request: VerifyRequest) -> VerifyReply:

@@ -1,6 +1,8 @@
 """The build stage: reads the load and the last turn, and has the trees of this one chosen."""
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +12,7 @@ from canopy.policy import PolicySettings
 from canopy.policy.economy import Economy, MeasuredTurn, TurnLoad
 from canopy.policy.load import ServerLoad
 from canopy.policy.market import Offer, clear, offer_of
+from canopy.policy.price import has_blocks
 from canopy.policy.profile import Profile
 from canopy.policy.survival import shifted
 from canopy.sampling import Acceptance, PolicyName
@@ -18,6 +21,7 @@ from canopy.stages.profiles import load_profile
 from canopy.tree.forest import offsets_of
 
 _NOT_MEASURED = Profile()
+_MOST_PRICES = 1024  # of a list that a reply carries
 
 
 class PolicyTreeBuilder:
@@ -42,7 +46,8 @@ class PolicyTreeBuilder:
         known = self._read_load()
         load = self._turn_load(request, known.load)
         economy = self._economy.observed(_measured_turn(request))
-        cleared = clear(list(self._offers(request, economy.shift)), economy, load)
+        offers = list(offers_of(request, self._tree, self._sibling_rates, economy.shift))
+        cleared = clear(offers, economy, load)
         self._economy = cleared.economy
         return BuildReply(
             num_selected=np.array([len(nodes) for nodes in cleared.chosen], np.int32),
@@ -53,24 +58,23 @@ class PolicyTreeBuilder:
             least_survival=np.array([cleared.economy.least_survival], np.float32),
             predicted_ms=np.array([cleared.economy.predicted_ms], np.float32),
             load_state=np.array([known.state], np.int32),
+            **self._held_prices(request, load),
         )
 
-    def _offers(self, request: BuildRequest, shift: float) -> Iterator[Offer]:
-        offsets = offsets_of(request.num_nodes + 1)
-        _check_lengths(request, int(offsets[-1]))
-        calibrated = shifted(request.log_probs, _global_parents(request, offsets), shift)
-        laws = (request.policies, request.node_budgets, request.acceptances)
-        lists = (values.tolist() for values in (*laws, offsets[:-1], offsets[1:]))
-        for policy, budget, mode, start, end in zip(*lists, strict=True):
-            name, own = PolicyName(policy), slice(start, end)
-            logs = calibrated if name.is_calibrated else request.log_probs
-            yield offer_of(
-                PolicySettings.of_request(name, budget, self._tree, self._sibling_rates),
-                Acceptance(mode).draws_children,
-                request.parents[own],
-                logs[own],
-                request.entropies[own],
-            )
+    def _held_prices(self, request: BuildRequest, load: TurnLoad) -> dict[str, Any]:
+        """The fields that let the next turns do without this stage, where they may."""
+        is_calm = load.num_queued == 0 and load.num_prompt_rows == 0
+        is_known = self._economy.is_steady or not np.any(request.policies == PolicyName.PRICED)
+        has_room = has_blocks(load.num_running, load.num_free_blocks)
+        if self._tree.hold_turns == 1 or not (is_calm and is_known and has_room):
+            return {"hold_turns": np.ones(1, np.int32)}
+        prices = self._economy.price_list(load, min(int(request.node_budgets.sum()), _MOST_PRICES))
+        return {
+            "hold_turns": np.array([self._tree.hold_turns], np.int32),
+            "goodput": np.array([prices.goodput], np.float32),
+            "beside_ms": np.array([prices.beside_ms], np.float32),
+            "costs_ms": prices.costs_ms.astype(np.float32),
+        }
 
     def _turn_load(self, request: BuildRequest, server: ServerLoad) -> TurnLoad:
         """The turn knows best who runs; requests wait wherever somebody sees them wait."""
@@ -87,6 +91,35 @@ class PolicyTreeBuilder:
         if np.any(request.policies != PolicyName.PRICED):
             return 1
         return self._economy.next_draft(load.num_running)
+
+
+def offers_of(
+    request: BuildRequest, tree: TreeConfig, sibling_rates: tuple[float, ...], shift: float
+) -> Iterator[Offer]:
+    """What each sequence of a request offers. Raises ValueError for fields that do not fit."""
+    offsets = offsets_of(request.num_nodes + 1)
+    _check_lengths(request, int(offsets[-1]))
+    calibrated = shifted(request.log_probs, _global_parents(request, offsets), shift)
+    laws = (request.policies, request.node_budgets, request.acceptances)
+    lists = (values.tolist() for values in (*laws, offsets[:-1], offsets[1:]))
+    for policy, budget, mode, start, end in zip(*lists, strict=True):
+        name, own = PolicyName(policy), slice(start, end)
+        logs = calibrated if name.is_calibrated else request.log_probs
+        yield offer_of(
+            _settings(name, budget, tree, sibling_rates),
+            Acceptance(mode).draws_children,
+            request.parents[own],
+            logs[own],
+            request.entropies[own],
+        )
+
+
+@lru_cache(maxsize=256)
+def _settings(
+    name: PolicyName, budget: int, tree: TreeConfig, sibling_rates: tuple[float, ...]
+) -> PolicySettings:
+    """Kept, since a turn asks for one per sequence."""
+    return PolicySettings.of_request(name, budget, tree, sibling_rates)
 
 
 def _check_lengths(request: BuildRequest, num_nodes: int) -> None:

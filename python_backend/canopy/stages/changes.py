@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from canopy.messages import SequenceChanges
+from canopy.messages import SequenceChanges, array_fields
 from canopy.sampling import Acceptance, PolicyName, SamplingParams
 from canopy.tree.forest import split_ragged
 
@@ -36,25 +36,28 @@ class StartedSequence:
 
 
 def pack_started(started: Sequence[StartedSequence]) -> dict[str, Any]:
-    """The `started_*` fields of SequenceChanges."""
-    empty = np.zeros(0, np.int32)
+    """The `started_*` fields of SequenceChanges; none when nothing starts."""
+    if not started:
+        return {}
     params = [s.params for s in started]
     packed: dict[str, Any] = {
         "started_ids": [s.sequence_id for s in started],
         "started_lengths": [len(s.token_ids) for s in started],
-        "started_token_ids": np.concatenate([empty, *(s.token_ids for s in started)]),
+        "started_token_ids": np.concatenate([s.token_ids for s in started]),
         "started_num_emitted": [s.num_emitted for s in started],
         "started_num_stops": [len(p.stop_token_ids) for p in params],
         "started_stop_token_ids": [t for p in params for t in p.stop_token_ids],
         **{name: [getattr(p, key) for p in params] for name, key in _SCALARS.items()},
     }
     # Typed from the start: large and small seeds together would become floats, and lose bits.
-    dtypes = {f: v.dtype for f, v in vars(SequenceChanges()).items()}
+    dtypes = array_fields(SequenceChanges)
     return {name: np.array(values, dtypes[name]) for name, values in packed.items()}
 
 
 def started_sequences(changes: SequenceChanges) -> list[StartedSequence]:
     """The inverse of `pack_started`. Raises ValueError for ragged fields that do not fit."""
+    if not (len(changes.started_ids) or len(changes.started_token_ids)):
+        return []
     tokens = split_ragged(changes.started_token_ids, changes.started_lengths)
     stops = split_ragged(changes.started_stop_token_ids, changes.started_num_stops)
     return [

@@ -21,6 +21,12 @@ class PackedRows(TypedDict):
 def pack_rows(rows: Sequence[ProposalRow]) -> PackedRows:
     """Rows of all nodes of all sequences, in order."""
     empty = ProposalRow.empty()
+    if all(row.is_empty for row in rows):
+        return PackedRows(
+            row_lengths=np.zeros(len(rows), np.int32),
+            row_token_ids=empty.token_ids,
+            row_log_probs=empty.log_probs,
+        )
     return PackedRows(
         row_lengths=np.array([len(row.token_ids) for row in rows], np.int32),
         row_token_ids=np.concatenate([empty.token_ids, *(row.token_ids for row in rows)]),
@@ -32,6 +38,8 @@ def unpack_rows(
     row_lengths: np.ndarray, row_token_ids: np.ndarray, row_log_probs: np.ndarray
 ) -> list[ProposalRow]:
     """The inverse of `pack_rows`. Raises ValueError when the lengths do not add up."""
+    if not (row_lengths.any() or len(row_token_ids) or len(row_log_probs)):
+        return [ProposalRow.empty()] * len(row_lengths)
     token_ids = split_ragged(row_token_ids, row_lengths)
     log_probs = split_ragged(row_log_probs, row_lengths)
     return [ProposalRow(ids, logs) for ids, logs in zip(token_ids, log_probs, strict=True)]

@@ -23,10 +23,11 @@ class DraftTree:
     def __post_init__(self) -> None:
         if len(self.token_ids) != len(self.parents) or len(self.parents) == 0:
             raise ValueError("a tree has an anchor, and one parent per token")
-        index = np.arange(len(self.parents))
-        if self.parents[0] != -1 or np.any(self.parents[1:] < 0):
+        # Lists, here and below: a tree has tens of nodes, for which they beat arrays.
+        first, *rest = self.parents.tolist()
+        if first != -1 or any(parent < 0 for parent in rest):
             raise ValueError("the anchor, and only the anchor, has parent -1")
-        if np.any(self.parents >= index):
+        if any(parent >= node for node, parent in enumerate(rest, 1)):
             raise ValueError("a parent stands before its children")
 
     @staticmethod
@@ -42,10 +43,10 @@ class DraftTree:
     @cached_property
     def depths(self) -> np.ndarray:
         """int32 [num_nodes + 1]."""
-        depths = np.zeros(len(self.parents), np.int32)
-        for node in range(1, len(depths)):
-            depths[node] = depths[self.parents[node]] + 1
-        return depths
+        depths = [0]
+        for parent in self.parents[1:].tolist():
+            depths.append(depths[parent] + 1)
+        return np.array(depths, np.int32)
 
     @cached_property
     def mask(self) -> np.ndarray:
@@ -59,8 +60,8 @@ class DraftTree:
     def children(self) -> list[list[int]]:
         """Child nodes of every node, in order."""
         children: list[list[int]] = [[] for _ in self.parents]
-        for node in range(1, len(self.parents)):
-            children[self.parents[node]].append(node)
+        for node, parent in enumerate(self.parents[1:].tolist(), 1):
+            children[parent].append(node)
         return children
 
     def path(self, node: int) -> list[int]:

@@ -22,10 +22,10 @@ def offsets_of(lengths: np.ndarray) -> np.ndarray:
 
 def split_ragged(values: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
     """Views of the rows. Raises ValueError when the lengths do not add up."""
-    offsets = offsets_of(lengths)
-    if offsets[-1] != len(values):
-        raise ValueError(f"ragged lengths add up to {offsets[-1]}, there are {len(values)} values")
-    return [values[a:b] for a, b in itertools.pairwise(offsets)]
+    ends = list(itertools.accumulate(lengths.tolist(), initial=0))  # a short list beats an array
+    if ends[-1] != len(values):
+        raise ValueError(f"ragged lengths add up to {ends[-1]}, there are {len(values)} values")
+    return [values[a:b] for a, b in itertools.pairwise(ends)]
 
 
 @dataclass(frozen=True)
