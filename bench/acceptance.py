@@ -4,101 +4,58 @@
     nodes per round          drafted / rounds          (the anchor does not)
     accepted per node        accepted / drafted
 
-over all rounds of all answers, the undrafted first round of each answer included.
+over all rounds of all answers, the undrafted first round of each answer included. With `--replay`
+the target writes each text once and the rounds are walked over it, see bench.replay.
 """
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+from bench.acceptance_report import Outcome, Setting, details_of, figures_of, plot_acceptance
 from bench.arguments import listed, one_of, positive
-from bench.benchmark import Benchmark, Options, Record, Result
-from bench.local_engine import Answer, LocalEngine
+from bench.benchmark import Benchmark, Options, Result
+from bench.draft_share import draft_share
+from bench.local_engine import LocalEngine
 from bench.progress import progress_bar
 from bench.prompts import Prompt
+from bench.replay import NOT_REPLAYED_POLICIES, REPLAYED_MODES, TextWriter
 from canopy.config import ACCEPTANCE_MODES, POLICIES, Deployment
+from canopy.engine.request import GenerationRequest
 
 _MAX_TOKENS = 96
 _QUICK_MAX_TOKENS = 32
 _SAMPLING_MODES = tuple(mode for mode in ACCEPTANCE_MODES if mode != "greedy")
-_ALL = "all"
 # Names of sets of proposal sources, and the source of a deployment that stands for each.
-SOURCE_SETS = {"lookup": "lookup", "neural": "markov", "marginal": "block", "all": "all"}
-
-
-@dataclass(frozen=True)
-class Setting:
-    """One way to speculate; the mode is "greedy" exactly at temperature 0."""
-
-    sources: str  # a name of SOURCE_SETS, or the deployment's own source
-    policy: str
-    node_budget: int
-    temperature: float
-    mode: str
-
-    @property
-    def suffix(self) -> str:
-        """Of a figure's name: nothing for greedy."""
-        return "" if self.mode == "greedy" else f"_{self.mode}_t{self.temperature:g}"
-
-
-@dataclass
-class Tally:
-    """Rounds and nodes, added up."""
-
-    num_rounds: int = 0
-    num_drafted: int = 0
-    num_accepted: int = 0
-
-    def add(self, answer: Answer) -> None:
-        """Count one answer's speculation report in."""
-        self.num_rounds += answer.report["rounds"]
-        self.num_drafted += answer.report["drafted_nodes"]
-        self.num_accepted += answer.report["accepted_tokens"]
-
-    @property
-    def acceptance_length(self) -> float:
-        return 1.0 + self.num_accepted / max(self.num_rounds, 1)
-
-    @property
-    def nodes_per_round(self) -> float:
-        return self.num_drafted / max(self.num_rounds, 1)
-
-    @property
-    def accepted_per_node(self) -> float:
-        return self.num_accepted / max(self.num_drafted, 1)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What one setting reached, by category; the category "all" is their sum."""
-
-    setting: Setting
-    tallies: dict[str, Tally] = field(default_factory=lambda: {_ALL: Tally()})
-
-    def add(self, prompt: Prompt, answer: Answer) -> None:
-        """Count one answer in."""
-        self.tallies[_ALL].add(answer)
-        self.tallies.setdefault(prompt.category, Tally()).add(answer)
+SOURCE_SETS = {
+    "lookup": "lookup",
+    "neural": "markov",
+    "marginal": "block",
+    "all": "all",
+    "autoregressive": "autoregressive",
+}
 
 
 def run(options: Options) -> Result:
     """Answer all prompts once in every setting, with direct stages and the engine's own loop."""
+    arguments = options.arguments
     deployments = _deployments(options)
-    settings = [_settings(options.arguments, sources) for sources in deployments]
-    max_tokens = options.arguments.max_tokens or (
-        _QUICK_MAX_TOKENS if options.is_quick else _MAX_TOKENS
-    )
+    settings = [_settings(arguments, sources) for sources in deployments]
+    measure = _Measurement(options, list(deployments.values()))
     outcomes: list[Outcome] = []
-    with progress_bar("answers", sum(map(len, settings)) * len(options.prompts)) as advance:
+    total = sum(len(measure.prompts_of(setting)) for own in settings for setting in own)
+    with progress_bar("answers", total) as advance:
         for deployment, own in zip(deployments.values(), settings, strict=True):
-            engine = LocalEngine(deployment)
-            outcomes += [
-                _measure(engine, options.prompts, setting, max_tokens, advance) for setting in own
-            ]
-    return Result(_figures(outcomes), _details(outcomes))
+            measure.use(deployment)
+            outcomes += [measure.outcome(setting, advance) for setting in own]
+    figures = figures_of(outcomes)
+    if arguments.draft_share:
+        figures |= draft_share(deployments[arguments.sources[-1]], options.prompts)
+    if arguments.plots:
+        plot_acceptance(outcomes, arguments.plots)
+    return Result(figures, details_of(outcomes))
 
 
 def _deployments(options: Options) -> dict[str, Deployment]:
@@ -106,12 +63,13 @@ def _deployments(options: Options) -> dict[str, Deployment]:
     own, arguments = options.deployment, options.arguments
     if not arguments.sources:
         return {own.drafter.source: own}
+    models = {
+        "lookup": "",
+        "autoregressive": str(arguments.small_drafter or own.drafter.model or "default"),
+    }
+    block = str(arguments.drafter or own.drafter.model or "default")
     drafters = {
-        name: replace(
-            own.drafter,
-            source=SOURCE_SETS[name],
-            model="" if name == "lookup" else str(arguments.drafter or own.drafter.model),
-        )
+        name: replace(own.drafter, source=SOURCE_SETS[name], model=models.get(name, block))
         for name in arguments.sources
     }
     return {name: replace(own, drafter=drafter) for name, drafter in drafters.items()}
@@ -130,72 +88,68 @@ def _settings(arguments: argparse.Namespace, sources: str) -> list[Setting]:
     ]
 
 
-def _measure(
-    engine: LocalEngine,
-    prompts: Sequence[Prompt],
-    setting: Setting,
-    max_tokens: int,
-    advance: Callable[[], None],
-) -> Outcome:
-    parameters = {
-        "temperature": setting.temperature,
-        "max_tokens": max_tokens,
-        "speculation": setting.policy,
-        "node_budget": setting.node_budget,
-        "acceptance": setting.mode,
-    }
-    requests = [
-        engine.chat_request(prompt.text, seed=seed, **parameters)
-        for seed, prompt in enumerate(prompts)
-    ]
-    outcome = Outcome(setting)
-    for prompt, answer in zip(prompts, engine.run(requests, on_end=advance), strict=True):
-        outcome.add(prompt, answer)
-    return outcome
+class _Measurement:
+    """Settings, one after the other; engines and texts are kept as long as they serve."""
+
+    def __init__(self, options: Options, deployments: Sequence[Deployment]) -> None:
+        arguments = options.arguments
+        self._prompts = options.prompts
+        self._max_tokens = arguments.max_tokens or (
+            _QUICK_MAX_TOKENS if options.is_quick else _MAX_TOKENS
+        )
+        self._num_real = arguments.real_limit or len(options.prompts)
+        self._writer = TextWriter(deployments) if arguments.replay else None
+
+    def use(self, deployment: Deployment) -> None:
+        """Measure this one from now on."""
+        self._deployment = deployment
+        self._engines: dict[bool, LocalEngine] = {}
+
+    def prompts_of(self, setting: Setting) -> Sequence[Prompt]:
+        """All of them, or where replays serve for the others, the first few."""
+        if self._writer is None or _is_replayed(setting):
+            return self._prompts
+        return self._prompts[: self._num_real]
+
+    def outcome(self, setting: Setting, advance: Callable[[], None]) -> Outcome:
+        """Answer the prompts of a setting."""
+        prompts, engine = self.prompts_of(setting), self._engine(setting)
+        requests = [
+            self._request(engine, setting, prompt, seed) for seed, prompt in enumerate(prompts)
+        ]
+        if self._writer is not None and _is_replayed(setting):
+            self._writer.write(requests)
+        before = list(engine.metrics.accepted_by_depth)
+        outcome = Outcome(setting)
+        for prompt, answer in zip(prompts, engine.run(requests, on_end=advance), strict=True):
+            outcome.add(prompt, answer)
+        after = engine.metrics.accepted_by_depth
+        outcome.accepted_by_depth = [b - a for a, b in zip(before, after, strict=True)]
+        return outcome
+
+    def _engine(self, setting: Setting) -> LocalEngine:
+        is_replayed = self._writer is not None and _is_replayed(setting)
+        if is_replayed not in self._engines:
+            verifier = self._writer.replay() if self._writer and is_replayed else None
+            self._engines[is_replayed] = LocalEngine(self._deployment, verifier)
+        return self._engines[is_replayed]
+
+    def _request(
+        self, engine: LocalEngine, setting: Setting, prompt: Prompt, seed: int
+    ) -> GenerationRequest:
+        return engine.chat_request(
+            prompt.text,
+            seed=seed,
+            temperature=setting.temperature,
+            max_tokens=self._max_tokens,
+            speculation=setting.policy,
+            node_budget=setting.node_budget,
+            acceptance=setting.mode,
+        )
 
 
-def _figures(outcomes: Sequence[Outcome]) -> dict[str, float]:
-    """Policies are named at the first node budget, of the first set of sources; topn also by
-    sources and budget."""
-    figures: dict[str, float] = {}
-    first = (outcomes[0].setting.sources, outcomes[0].setting.node_budget)
-    for outcome in outcomes:
-        setting, total = outcome.setting, outcome.tallies[_ALL]
-        if (setting.sources, setting.node_budget) == first:
-            name = f"{setting.policy}{setting.suffix}"
-            figures[f"tau_{name}"] = total.acceptance_length
-            figures[f"nodes_{name}"] = total.nodes_per_round
-            figures[f"accepted_per_node_{name}"] = total.accepted_per_node
-        if setting.policy == "topn":
-            name = f"{setting.sources}{setting.node_budget}_tau{setting.suffix}"
-            figures[name] = total.acceptance_length
-    return figures
-
-
-def _details(outcomes: Sequence[Outcome]) -> dict[str, list[Record]]:
-    categories = sorted(set(outcomes[0].tallies) - {_ALL})
-    return {
-        "acceptance by policy": [_record(outcome, _ALL) for outcome in outcomes],
-        "acceptance by policy and category": [
-            _record(outcome, category) for outcome in outcomes for category in categories
-        ],
-    }
-
-
-def _record(outcome: Outcome, category: str) -> Record:
-    setting, tally = outcome.setting, outcome.tallies[category]
-    return {
-        "sources": setting.sources,
-        "policy": setting.policy,
-        "node_budget": setting.node_budget,
-        "mode": setting.mode,
-        "temperature": setting.temperature,
-        "category": category,
-        "rounds": tally.num_rounds,
-        "acceptance_length": tally.acceptance_length,
-        "nodes_per_round": tally.nodes_per_round,
-        "accepted_per_node": tally.accepted_per_node,
-    }
+def _is_replayed(setting: Setting) -> bool:
+    return setting.mode in REPLAYED_MODES and setting.policy not in NOT_REPLAYED_POLICIES
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -218,9 +172,24 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"one after the other, of {', '.join(SOURCE_SETS)}; default: the deployment's own",
     )
     parser.add_argument(
-        "--drafter", type=Path, metavar="FOLDER", help="block drafter of the sets but lookup"
+        "--drafter", type=Path, metavar="FOLDER", help="block drafter; default: Canopy's own"
+    )
+    parser.add_argument(
+        "--small-drafter", type=Path, metavar="FOLDER", help="drafter of the set autoregressive"
     )
     parser.add_argument("--max-tokens", type=positive, metavar="N", help="tokens of an answer")
+    parser.add_argument(
+        "--replay", action="store_true", help="write each text once, walk the rounds over it"
+    )
+    parser.add_argument(
+        "--real-limit", type=positive, metavar="N", help="prompts of what no replay can serve"
+    )
+    parser.add_argument(
+        "--draft-share",
+        action="store_true",
+        help="time the draft stage against a 16-node verify step, of the last set of sources",
+    )
+    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw the greedy trees there")
 
 
 BENCHMARK = Benchmark(

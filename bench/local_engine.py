@@ -18,6 +18,7 @@ from canopy.models.config import ModelConfig
 from canopy.serve.models import model_folder
 from canopy.stages.building import make_tree_builder
 from canopy.stages.drafting import make_drafter
+from canopy.stages.protocol import Verifier
 from canopy.stages.verifying import make_verifier
 from canopy.text.tokenizer import Tokenizer
 
@@ -73,13 +74,16 @@ class CollectingSink:
 class LocalEngine:
     """An engine for one deployment; its caches stay warm from one `run` to the next."""
 
-    def __init__(self, deployment: Deployment) -> None:
+    def __init__(self, deployment: Deployment, verifier: Verifier | None = None) -> None:
+        """verifier: instead of the deployment's own target."""
         folder = model_folder(deployment.target.model)
         tokenizer = Tokenizer(folder)
         limits = model_limits(ModelConfig.from_folder(folder))
         self._parser = RequestParser(deployment, limits, tokenizer)
         stages = Stages(
-            make_drafter(deployment), make_tree_builder(deployment), make_verifier(deployment)
+            make_drafter(deployment),
+            make_tree_builder(deployment),
+            verifier or make_verifier(deployment),
         )
         queue = replace(engine_limits(deployment), max_waiting=_NO_LIMIT)
         self._engine = Engine(stages, queue, tokenizer.decode)

@@ -20,6 +20,14 @@ PROMPTS = [
     Prompt("code", "for i in x: for i in y:"),
     Prompt("qa", "to be or not to be"),
 ]
+UNUSED = {
+    "drafter": None,
+    "small_drafter": None,
+    "replay": False,
+    "real_limit": None,
+    "draft_share": False,
+    "plots": None,
+}
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +67,7 @@ def acceptance_result(deployment):
         modes=["coupled", "rejection"],
         max_tokens=12,
         sources=[],
-        drafter=None,
+        **UNUSED,
     )
     return acceptance.run(Options(deployment, PROMPTS, is_quick=True, arguments=arguments))
 
@@ -72,14 +80,17 @@ def test_acceptance_reports_every_policy_mode_and_category(acceptance_result):
         for policy in ("chain", "topn")
         for law in laws
     }
-    assert set(acceptance_result.figures) == names | {f"lookup4_tau{law}" for law in laws}
-    by_policy, by_category = acceptance_result.details.values()
+    assert set(acceptance_result.figures) == names | {
+        "lookup_chain_tau",
+        *(f"lookup4_tau{law}" for law in laws),
+    }
+    by_policy, by_category, _ = acceptance_result.details.values()
     assert len(by_policy) == 6
     assert {record["category"] for record in by_category} == {"qa", "code"}
 
 
 def test_acceptance_figures_keep_their_laws(acceptance_result):
-    by_policy, by_category = acceptance_result.details.values()
+    by_policy, by_category, _ = acceptance_result.details.values()
     for record in by_policy + by_category:
         assert 1.0 <= record["acceptance_length"] <= 1.0 + record["nodes_per_round"]
         assert record["nodes_per_round"] <= record["node_budget"]
@@ -99,10 +110,10 @@ def test_acceptance_compares_sets_of_sources(deployment, tiny_folder, tmp_path):
         modes=[],
         max_tokens=12,
         sources=["lookup", "neural", "all"],
-        drafter=tmp_path,
+        **UNUSED | {"drafter": tmp_path},
     )
     result = acceptance.run(Options(deployment, PROMPTS, is_quick=True, arguments=arguments))
-    by_policy, _ = result.details.values()
+    by_policy, *_ = result.details.values()
     nodes = {record["sources"]: record["nodes_per_round"] for record in by_policy}
     assert list(nodes) == ["lookup", "neural", "all"]
     assert nodes["neural"] > 2.0  # but for rounds near the end, as many as asked for

@@ -1,0 +1,224 @@
+"""Rounds over text that the target wrote once: acceptance without a forward for every round.
+
+Where the target alone decides every token (greedy, coupled, target_only) and its rows do not depend
+on the tree beside them (the int8 decoder), the text of a request is the same however it was
+drafted. So it is written once, one token a round, and each way to draft is then walked over it: the
+engine, the draft stage and the tree builder are the real ones, and the verifier accepts what equals
+the text. Times mean nothing in a replay, and policies that read them (priced) have no place in it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, reduce
+
+import numpy as np
+
+from bench.local_engine import LocalEngine
+from canopy.acceptance.verdict import walk
+from canopy.config import Deployment
+from canopy.engine.request import GenerationRequest
+from canopy.messages import Finish, Status, VerifyReply, VerifyRequest
+from canopy.sampling import Acceptance, SamplingParams
+from canopy.stages.changes import started_sequences
+from canopy.stages.features import Features, reply_fields
+from canopy.stages.protocol import Verifier
+from canopy.stages.verifying import make_verifier
+from canopy.tree import DraftTree, Forest
+from canopy.tree.forest import split_ragged
+
+REPLAYED_MODES = ("greedy", "coupled", "target_only")
+NOT_REPLAYED_POLICIES = ("priced",)
+_MANY_BLOCKS = 1 << 20
+
+_Key = tuple[bytes, SamplingParams]
+
+
+@dataclass
+class Written:
+    """A prompt and what the target wrote after it."""
+
+    token_ids: list[int]
+    finish: Finish = Finish.NONE
+    parts: list[Features] = field(default_factory=list)  # as they came with the replies
+
+    @cached_property
+    def features(self) -> Features | None:
+        """Of all positions that a drafter may be told of; None where nobody asked for any."""
+        return reduce(Features.joined, self.parts) if self.parts else None
+
+    def between(self, first: int, end: int) -> Features | None:
+        """The features of positions first..end-1, as far as they are known."""
+        if self.features is None:
+            return None
+        offset = self.features.start
+        states = self.features.states[max(first - offset, 0) : max(end - offset, 0)]
+        return Features(max(first, offset), states)
+
+
+class WritingVerifier:
+    """`stages.protocol.Verifier` that keeps what another one writes, one token a round."""
+
+    def __init__(self, verifier: Verifier, texts: dict[_Key, Written]) -> None:
+        """texts: where the texts are left."""
+        self._texts = texts
+        self._verifier = verifier
+        self._running: dict[int, Written] = {}
+
+    def verify(self, request: VerifyRequest) -> VerifyReply:
+        """Pass on, and take notes."""
+        for new in started_sequences(request):
+            written = Written(new.token_ids.tolist())
+            self._texts[_key(new.token_ids, new.params)] = self._running[new.sequence_id] = written
+        reply = self._verifier.verify(request)
+        emitted = split_ragged(reply.emitted_token_ids, reply.num_emitted)
+        states = FeatureParts(reply)
+        for index, sequence_id in enumerate(request.sequence_ids.tolist()):
+            written = self._running[sequence_id]
+            written.token_ids += emitted[index].tolist()
+            written.finish = Finish(int(reply.finish[index]))
+            written.parts += states.of(index)
+        return reply
+
+
+class FeatureParts:
+    """The features of a reply by sequence."""
+
+    def __init__(self, reply: VerifyReply) -> None:
+        lengths, self._starts = reply.feature_lengths, reply.feature_starts
+        rows = reply.features.reshape(int(lengths.sum()), -1) if len(lengths) else reply.features
+        self._parts = split_ragged(rows, lengths)
+
+    def of(self, index: int) -> list[Features]:
+        """One part, or none."""
+        if not self._parts or not len(self._parts[index]):
+            return []
+        return [Features(int(self._starts[index]), self._parts[index].copy())]
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What a verify reply tells of one sequence."""
+
+    status: Status
+    emitted: list[int] = field(default_factory=list)
+    num_accepted: int = 0
+    finish: Finish = Finish.NONE
+    features: Features | None = None
+
+
+@dataclass
+class _Place:
+    """A sequence in a replay: tokens known and positions computed so far."""
+
+    text: Written
+    num_known: int
+    num_computed: int = 0
+    num_told: int = 0  # positions whose features went out
+
+    def take_prompt(self, limit: int) -> int:
+        """Compute what is missing before the anchor and the anchor, `limit` tokens at most; how
+        many of a prompt they were."""
+        missing = self.num_known - self.num_computed
+        taken = missing if missing == 1 else min(missing, limit)
+        self.num_computed += taken
+        return taken if missing > 1 else 0
+
+    def advance(self, tree: DraftTree) -> _Step:
+        """A round, where the anchor is computed."""
+        if self.num_computed < self.num_known:
+            return _Step(Status.PREFILLING, features=self._new_features())
+        truth, depths = self.text.token_ids, tree.depths.tolist()
+
+        def decide(node: int) -> int:
+            position = self.num_known + depths[node]
+            return truth[position] if position < len(truth) else -1
+
+        verdict = walk(tree, decide)
+        emitted = verdict.token_ids(tree)[: len(truth) - self.num_known]
+        self.num_known += len(emitted)
+        self.num_computed = self.num_known - 1
+        finish = self.text.finish if self.num_known == len(truth) else Finish.NONE
+        num_accepted = min(len(verdict.path), len(emitted))
+        return _Step(Status.DECODED, emitted, num_accepted, finish, self._new_features())
+
+    def _new_features(self) -> Features | None:
+        first, self.num_told = self.num_told, self.num_computed
+        return self.text.between(first, self.num_told)
+
+
+class ReplayVerifier:
+    """`stages.protocol.Verifier` that knows every text beforehand."""
+
+    def __init__(self, texts: dict[_Key, Written], max_step_tokens: int) -> None:
+        """max_step_tokens: prompt tokens that a step takes up, as in `stages.scheduling`."""
+        self._texts = texts
+        self._max_step_tokens = max_step_tokens
+        self._places: dict[int, _Place] = {}
+
+    def verify(self, request: VerifyRequest) -> VerifyReply:
+        """Walk every tree over its text. Raises KeyError for a request that was not written."""
+        for sequence_id in request.finished_ids.tolist():
+            self._places.pop(sequence_id, None)
+        for new in started_sequences(request):
+            text = self._texts[_key(new.token_ids, new.params)]
+            self._places[new.sequence_id] = _Place(text, len(new.token_ids))
+        places = [self._places[sequence_id] for sequence_id in request.sequence_ids.tolist()]
+        trees = Forest(request.num_nodes, request.token_ids, request.parents).unpack()
+        left, steps = self._max_step_tokens, list[_Step]()
+        for place, tree in zip(places, trees, strict=True):
+            left -= place.take_prompt(left)
+            steps.append(place.advance(tree))
+        return _reply(steps)
+
+
+class TextWriter:
+    """Has the target write the texts of requests, each once, with the features that any of the
+    deployments asks for (which have to read the same)."""
+
+    def __init__(self, deployments: Sequence[Deployment]) -> None:
+        readers = [d for d in deployments if d.drafter.reads_features]
+        chosen = (readers or list(deployments))[0]
+        # A reused prefix would bring no features.
+        self._deployment = replace(chosen, cache=replace(chosen.cache, prefix_reuse=False))
+        self._engine: LocalEngine | None = None
+        self._texts: dict[_Key, Written] = {}
+
+    def write(self, requests: Sequence[GenerationRequest]) -> None:
+        """Write what is not written yet."""
+        missing = [
+            replace(request, params=request.params.without_speculation())
+            for request in requests
+            if _key(request.prompt_token_ids, request.params) not in self._texts
+        ]
+        if missing:
+            self._open().run(missing)
+
+    def _open(self) -> LocalEngine:
+        if self._engine is None:
+            verifier = WritingVerifier(make_verifier(self._deployment), self._texts)
+            self._engine = LocalEngine(self._deployment, verifier)
+        return self._engine
+
+    def replay(self) -> ReplayVerifier:
+        """Knows what is written by the time it is asked."""
+        return ReplayVerifier(self._texts, self._deployment.limits.max_step_tokens)
+
+
+def _reply(steps: Sequence[_Step]) -> VerifyReply:
+    return VerifyReply(
+        status=np.array([step.status for step in steps], np.int32),
+        finish=np.array([step.finish for step in steps], np.int32),
+        num_emitted=np.array([len(step.emitted) for step in steps], np.int32),
+        emitted_token_ids=np.array([t for step in steps for t in step.emitted], np.int32),
+        num_accepted=np.array([step.num_accepted for step in steps], np.int32),
+        num_cached_tokens=np.zeros(len(steps), np.int32),
+        num_free_blocks=np.array([_MANY_BLOCKS], np.int32),
+        num_used_blocks=np.zeros(1, np.int32),
+        **reply_fields([step.features for step in steps]),
+    )
+
+
+def _key(prompt_ids: np.ndarray, params: SamplingParams) -> _Key:
+    """What decides a text: the prompt and the law, however drafted."""
+    law = replace(params.without_speculation(), acceptance=Acceptance.GREEDY)
+    return prompt_ids.astype(np.int32).tobytes(), law
