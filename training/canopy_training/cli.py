@@ -13,6 +13,7 @@ from canopy.config import Deployment, TargetConfig, load_deployment
 from canopy.errors import CanopyError
 from canopy_training.drafter_cli import drafter, export, mix
 from canopy_training.lookup_cli import ngrams, survival
+from canopy_training.small_cli import autoregressive
 
 app = typer.Typer(
     name="canopy-train",
@@ -65,7 +66,7 @@ def corpus(
         raise typer.BadParameter(str(error)) from error
 
 
-for command in (ngrams, survival, drafter, export, mix):
+for command in (ngrams, survival, drafter, export, mix, autoregressive):
     app.command()(command)
 
 

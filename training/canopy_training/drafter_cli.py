@@ -1,15 +1,12 @@
 """The commands of `canopy-train` about the block drafter."""
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from canopy_training.drafter_training import Progress
+from canopy_training.training_bar import training_bar
 
 Target = Annotated[str, typer.Option(help="Name or folder of the target.")]
 Threads = Annotated[int, typer.Option(min=1)]
@@ -55,36 +52,12 @@ def drafter(
         seed=seed,
     )
     plan = DrafterPlan(layers, vocabulary, prompts=prompts)
-    with _bar(steps) as on_step:
+    with training_bar(steps) as on_step:
         progress = train_drafter(
             Corpus(corpus), model_folder(model), out, plan, settings, device, on_step, follow
         )
     last = progress.history[-1] if progress.history else {}
     typer.echo(f"{progress.step} steps, {progress.seconds:.0f} s: {last}")
-
-
-@contextmanager
-def _bar(total: int) -> "Iterator[Callable[[Progress, float], None]]":
-    """Shows steps, the loss of a step, and the last evaluation."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bar
-
-    columns = (
-        TextColumn("steps"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]:.3f}, tree of 16 {task.fields[tau]:.3f}"),
-        TimeElapsedColumn(),
-    )
-    with Bar(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("steps", total=total, loss=math.nan, tau=math.nan)
-
-        def on_step(progress: "Progress", loss: float) -> None:
-            tau = progress.history[-1]["tree16_tau"] if progress.history else math.nan
-            bar.update(task, completed=progress.step, loss=loss, tau=tau)
-
-        yield on_step
 
 
 def export(

@@ -1,9 +1,7 @@
-"""From a corpus to a trained drafter in a folder, with the picture of its training."""
+"""From a corpus to a trained block drafter in a folder."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,9 +12,9 @@ from canopy.models.config import ModelConfig
 from canopy.text.tokenizer import Tokenizer
 from canopy_training.corpus import Corpus
 from canopy_training.drafter_data import draft_vocabulary, prompt_counts, tap_scales
-from canopy_training.drafter_training import DrafterTraining, Progress, TrainingSettings
-
-FOLLOW_EVERY = 100  # steps
+from canopy_training.drafter_training import DrafterTraining, TrainingSettings
+from canopy_training.training_course import run_to_the_end
+from canopy_training.training_run import OnStep, Progress
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ def train_drafter(
     plan: DrafterPlan,
     settings: TrainingSettings,
     device: str,
-    on_step: Callable[[Progress, float], None],
+    on_step: OnStep,
     follow: bool = False,
 ) -> Progress:
     """Train, or go on with the checkpoint in `out`.
@@ -61,32 +59,4 @@ def train_drafter(
     """
     drafter = untrained_drafter(corpus, target_folder, plan, settings.seed)
     training = DrafterTraining(drafter, corpus, out, settings, device)
-    training.resume()
-
-    def after_step(progress: Progress, loss: float) -> None:
-        if follow and progress.step % FOLLOW_EVERY == 0:
-            training.use(Corpus(corpus.folder))
-        on_step(progress, loss)
-
-    training.run(after_step)
-    plot_history(training.progress.history, out / "training.png")
-    return training.progress
-
-
-def plot_history(history: Sequence[dict[str, Any]], path: Path) -> None:
-    """Losses and acceptance lengths by step."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    steps = [record["step"] for record in history]
-    for name in ("train_loss", "loss"):
-        label = "held out" if name == "loss" else "training, with dropout"
-        left.plot(steps, [record[name] for record in history], label=label)
-    for name in ("chain_tau", "tree8_tau", "tree16_tau", "marginal16_tau"):
-        right.plot(steps, [record[name] for record in history], label=name.removesuffix("_tau"))
-    for axes, label in ((left, "loss, nats"), (right, "acceptance length, held out")):
-        axes.set_xlabel("step")
-        axes.set_ylabel(label)
-        axes.legend()
-    figure.savefig(path, dpi=110)
+    return run_to_the_end(training, corpus, out, on_step, follow)
