@@ -4,14 +4,15 @@ Two memories are asked for the tokens that followed the path's last n tokens: th
 (n up to LONGEST_MATCH) and a store of n-grams (n up to LONGEST_GRAM). A third set of candidates
 may come from a drafter model.
 
-Within a memory the estimates of PPM (Cleary and Witten, 1984) blend all n from the longest down:
+One estimate blends all n of the sequence from the longest down, then those of the store:
 
-    estimate(x) = sum over known n of  rest(n) * trust(n) * share(n, x)
-    rest(n)     = product over longer known m of 1 - trust(m)     what they leave open
-    trust(n)    = 1 - MISTRUST ** n                               a longer match is more telling
+    estimate(x) = sum over known n of  open(n) * trust(n) * share(n, x)
+    open(n)     = product over all that was asked before of 1 - trust
 
-share(n, x) is the share of x among the followers, in the sequence weighted by DECAY ** age, where
-age counts occurrences from the latest, 0. Estimates never add up to more than 1.
+In the sequence share(n, x) is the share of x among the followers, weighted by DECAY ** age, where
+age counts occurrences from the latest, 0; trust falls with the number of different followers
+(Witten and Bell, 1991). In the store every follower is discounted by DISCOUNT, and what that
+leaves is open (Ney, Essen and Kneser, 1994). Estimates never add up to more than 1.
 """
 
 from typing import NamedTuple
@@ -19,14 +20,14 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from canopy_kernels.gram_table import MAX_GRAM_FOLLOWERS, find_context
+from canopy_kernels.gram_table import find_context, stored_key
 from canopy_kernels.suffix_table import empty_key, latest_occurrence, next_key
 
-MISTRUST = 0.65
 DECAY = 0.9
-MAX_AGE = 8  # older occurrences add nothing to a blend
-LEAST_REST = 0.25  # what longer matches leave open below this is not worth the time
+NOVELTY = (8.0, 2.5, 1.2)  # occurrences that a different follower weighs, for n = 1, 2 and more
+DISCOUNT = 0.6
 MAX_OCCURRENCES = 32  # latest ones that are looked at, of each n
+MAX_SEEN = 16
 MAX_CANDIDATES = 48
 LONGEST_MATCH = 8
 LONGEST_GRAM = 4
@@ -52,30 +53,30 @@ class Candidates(NamedTuple):
     match_count: np.ndarray  # float64 among its followers
     match_total: np.ndarray  # float64
     is_latest: np.ndarray  # float64
-    match_blend: np.ndarray  # float64
     gram: np.ndarray  # int32
     gram_count: np.ndarray  # float64
     gram_total: np.ndarray  # float64
-    gram_blend: np.ndarray  # float64
     draft_rank: np.ndarray  # int32, -1: none
+    num_seen: np.ndarray  # int32 in the sequence, wherever; MAX_SEEN at most
+    estimate: np.ndarray  # float64
     counts: np.ndarray  # float64 [MAX_CANDIDATES + 1, 2, LONGEST_GRAM] by sequence or store, and n
 
 
 @njit(cache=True, nogil=True)
 def find_candidates(suffixes, grams, drafted, path, min_match):  # type: ignore[no-untyped-def]
-    """(Candidates, their number, (longest match, longest n-gram), what matches leave open)."""
+    """(Candidates, their number, (longest match, longest n-gram))."""
     found = Candidates(
         np.zeros(MAX_CANDIDATES, np.int32),
         np.zeros(MAX_CANDIDATES, np.int32),
         np.zeros(MAX_CANDIDATES),
         np.zeros(MAX_CANDIDATES),
         np.zeros(MAX_CANDIDATES),
-        np.zeros(MAX_CANDIDATES),
         np.zeros(MAX_CANDIDATES, np.int32),
         np.zeros(MAX_CANDIDATES),
         np.zeros(MAX_CANDIDATES),
-        np.zeros(MAX_CANDIDATES),
         np.full(MAX_CANDIDATES, -1, np.int32),
+        np.zeros(MAX_CANDIDATES, np.int32),
+        np.zeros(MAX_CANDIDATES),
         np.zeros((MAX_CANDIDATES + 1, 2, LONGEST_GRAM)),  # the totals of the node come last
     )
     keys = np.empty(len(path), np.uint64)
@@ -84,9 +85,11 @@ def find_candidates(suffixes, grams, drafted, path, min_match):  # type: ignore[
         key = next_key(key, path[len(path) - 1 - n])
         keys[n] = key
     num = _draft(drafted, found)
-    num, longest_match, rest = _match(suffixes, keys, min_match, found, num)
-    num, longest_gram = _ask_store(grams, keys, found, num)
-    return found, num, (longest_match, longest_gram), rest
+    num, longest_match, left = _match(suffixes, keys, min_match, found, num)
+    num, longest_gram = _ask_store(grams, keys, found, num, left)
+    for i in range(num):
+        found.num_seen[i] = _times_seen(suffixes, found.token_ids[i])
+    return found, num, (longest_match, longest_gram)
 
 
 @njit(cache=True, nogil=True)
@@ -113,68 +116,88 @@ def _draft(drafted, found):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _match(suffixes, keys, min_match, found, num):  # type: ignore[no-untyped-def]
     """Followers in the sequence; (number of candidates, longest match, what is left open)."""
-    longest, rest = 0, 1.0
+    longest, left = 0, 1.0
+    places = np.empty(MAX_OCCURRENCES, np.int32)  # among the candidates, of each follower
+    weights = np.zeros(MAX_CANDIDATES)
     for n in range(min(len(keys), len(suffixes.previous)), min_match - 1, -1):
         place = latest_occurrence(suffixes, keys[n - 1])
         if place < 0:
             continue
         longest = max(longest, n)
-        total, blend_total = _count_occurrences(suffixes, place, n)
-        left = rest * MISTRUST**n
-        weight, age = (rest - left) / blend_total, 0
-        if n <= LONGEST_GRAM:
-            found.counts[-1, 0, n - 1] = total
-        while place >= 0 and age < MAX_OCCURRENCES:
-            i, num = _place_of(suffixes.token_ids[place + 1], found, num)
+        total, num = _followers(suffixes, place, n, found, num, places)
+        num_kinds, weight, sum_of_weights = 0, 1.0, 0.0
+        for age in range(total):
+            i = places[age]
+            sum_of_weights += weight
             if i >= 0:
-                if found.match[i] == 0:
-                    found.match[i], found.match_total[i] = n, total
-                    found.is_latest[i] = 1.0 if age == 0 else 0.0
-                if found.match[i] == n:
-                    found.match_count[i] += 1.0
-                if n <= LONGEST_GRAM:
-                    found.counts[i, 0, n - 1] += 1.0
-                if age < MAX_AGE and rest >= LEAST_REST:
-                    found.match_blend[i] += weight * DECAY**age
-            place = suffixes.previous[n - 1, place]
-            age += 1
-        rest = left if rest >= LEAST_REST else rest
-    return num, longest, rest
+                num_kinds += 1 if weights[i] == 0.0 else 0
+                weights[i] += weight
+                _note_match(found, i, n, total, age)
+            weight *= DECAY
+        trust = sum_of_weights / (sum_of_weights + num_kinds * NOVELTY[min(n, len(NOVELTY)) - 1])
+        for age in range(total):
+            i = places[age]
+            if i >= 0:  # its weight is spent the first time
+                found.estimate[i] += left * trust * weights[i] / sum_of_weights
+                weights[i] = 0.0
+        left *= 1.0 - trust
+    return num, longest, left
 
 
 @njit(cache=True, nogil=True)
-def _count_occurrences(suffixes, place, n):  # type: ignore[no-untyped-def]
-    """Occurrences that are looked at, and their weight in a blend."""
-    total, weight = 0, 0.0
+def _followers(suffixes, place, n, found, num, places):  # type: ignore[no-untyped-def]
+    """Fill in the places of what followed; (how many followers, number of candidates)."""
+    total = 0
     while place >= 0 and total < MAX_OCCURRENCES:
-        if total < MAX_AGE:
-            weight += DECAY**total
-        total += 1
+        places[total], num = _place_of(suffixes.token_ids[place + 1], found, num)
         place = suffixes.previous[n - 1, place]
-    return total, weight
+        total += 1
+    if n <= LONGEST_GRAM:
+        found.counts[-1, 0, n - 1] = total
+    return total, num
+
+
+@njit(inline="always")
+def _note_match(found, i, n, total, age):  # type: ignore[no-untyped-def]
+    if found.match[i] == 0:
+        found.match[i], found.match_total[i] = n, total
+        found.is_latest[i] = 1.0 if age == 0 else 0.0
+    if found.match[i] == n:
+        found.match_count[i] += 1.0
+    if n <= LONGEST_GRAM:
+        found.counts[i, 0, n - 1] += 1.0
 
 
 @njit(cache=True, nogil=True)
-def _ask_store(grams, keys, found, num):  # type: ignore[no-untyped-def]
+def _ask_store(grams, keys, found, num, left):  # type: ignore[no-untyped-def]
     """Followers in the store; (number of candidates, longest known n-gram)."""
-    longest, rest = 0, 1.0
+    longest = 0
     for n in range(min(len(keys), LONGEST_GRAM), 0, -1):
-        context = find_context(grams, keys[n - 1])
+        context = find_context(grams, stored_key(keys[n - 1]))
         if context < 0:
             continue
         longest = max(longest, n)
-        total, left = grams.totals[context], rest * MISTRUST**n
-        first = grams.starts[context]
+        total, told = grams.totals[context], 0.0
         found.counts[-1, 1, n - 1] = total
-        end = min(grams.starts[context + 1], first + MAX_GRAM_FOLLOWERS)
-        for follower in range(first, end):
+        for follower in range(grams.starts[context], grams.starts[context + 1]):
             i, num = _place_of(grams.follower_ids[follower], found, num)
+            count = grams.follower_counts[follower]
+            told += count - DISCOUNT
             if i >= 0:
-                count = grams.follower_counts[follower]
                 found.counts[i, 1, n - 1] = count
                 if found.gram[i] == 0:
                     found.gram[i], found.gram_count[i] = n, count
                     found.gram_total[i] = total
-                found.gram_blend[i] += (rest - left) * count / total
-        rest = left
+                found.estimate[i] += left * (count - DISCOUNT) / total
+        left *= 1.0 - told / total
     return num, longest
+
+
+@njit(cache=True, nogil=True)
+def _times_seen(suffixes, token):  # type: ignore[no-untyped-def]
+    """How often a token stands in the sequence, its last place aside; MAX_SEEN at most."""
+    place, times = latest_occurrence(suffixes, next_key(empty_key(), token)), 0
+    while place >= 0 and times < MAX_SEEN:
+        times += 1
+        place = suffixes.previous[0, place]
+    return times

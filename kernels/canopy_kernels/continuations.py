@@ -5,7 +5,7 @@ The acceptance of a candidate is its share in a logistic choice between all cand
     acceptance(x) = exp(score(x)) / (1 + sum of exp(score))       score = weights . features
 
 so that a node's children never add up to more than 1. Without weights it is the blend of both
-memories' estimates (canopy_kernels.candidates), the sequence first.
+memories (canopy_kernels.candidates).
 """
 
 import math
@@ -16,22 +16,25 @@ from numba import njit
 from canopy_kernels.candidates import LONGEST_GRAM, LONGEST_MATCH, find_candidates
 
 MAX_OFFERED = 16  # of the candidates, the likeliest
+LEAST_ESTIMATE = 1e-5  # below it an estimate tells nothing more
 
 _MATCH = 1  # one-hot: longest match that the candidate followed
 _NODE_MATCH = _MATCH + LONGEST_MATCH  # one-hot: longest match of the node
 _MATCH_SHARE = _NODE_MATCH + LONGEST_MATCH  # log-odds among the followers of that match
 _MATCH_TOTAL = _MATCH_SHARE + 1  # log of their number
 _MATCH_LATEST = _MATCH_TOTAL + 1  # it followed the latest of them
-_MATCH_BLEND = _MATCH_LATEST + 1  # log-odds of the sequence's estimate
-_GRAM = _MATCH_BLEND + 1  # the same for the store
+_GRAM = _MATCH_LATEST + 1  # the same for the store
 _NODE_GRAM = _GRAM + LONGEST_GRAM
 _GRAM_SHARE = _NODE_GRAM + LONGEST_GRAM
 _GRAM_TOTAL = _GRAM_SHARE + 1
-_GRAM_BLEND = _GRAM_TOTAL + 1
-_BOTH = _GRAM_BLEND + 1  # in the sequence and in the store
+_BOTH = _GRAM_TOTAL + 1  # in the sequence and in the store
 _MATCH_ODDS = _BOTH + 1  # log-odds among the followers of each short n that the node knows
 _GRAM_ODDS = _MATCH_ODDS + LONGEST_GRAM
-_DEPTH = _GRAM_ODDS + LONGEST_GRAM
+_ESTIMATE = _GRAM_ODDS + LONGEST_GRAM  # log of the blend of both memories
+_ESTIMATE_ODDS = _ESTIMATE + 1  # its log-odds
+_SEEN = _ESTIMATE_ODDS + 1  # it stands in the sequence, wherever
+_SEEN_TIMES = _SEEN + 1  # log of how often
+_DEPTH = _SEEN_TIMES + 1
 _DRAFTED = _DEPTH + 1  # a drafter model offers it
 _DRAFTED_ODDS = _DRAFTED + 1  # log-odds of its probability
 _DRAFTED_RANK = _DRAFTED_ODDS + 1  # log of 1 + its rank
@@ -47,15 +50,17 @@ FEATURES = (
     "match_share",
     "match_total",
     "match_latest",
-    "match_blend",
     *(f"gram_{n + 1}" for n in range(LONGEST_GRAM)),
     *(f"node_gram_{n + 1}" for n in range(LONGEST_GRAM)),
     "gram_share",
     "gram_total",
-    "gram_blend",
     "both",
     *(f"match_odds_{n + 1}" for n in range(LONGEST_GRAM)),
     *(f"gram_odds_{n + 1}" for n in range(LONGEST_GRAM)),
+    "estimate",
+    "estimate_odds",
+    "seen",
+    "seen_times",
     "depth",
     "drafted",
     "drafted_odds",
@@ -72,14 +77,13 @@ def continuations(suffixes, grams, drafted, path, depth, weights, min_match):  #
     Returns int32 [k] token ids, float64 [k] log acceptance and the entropy in nats of all that
     was found.
     """
-    found, num, longest, rest = find_candidates(suffixes, grams, drafted, path, min_match)
+    found, num, longest = find_candidates(suffixes, grams, drafted, path, min_match)
     acceptance = np.empty(num)
     if len(weights):
         rows = _features(found, num, longest, drafted, depth)
         _choice(rows, weights, acceptance)
     else:
-        for i in range(num):
-            acceptance[i] = found.match_blend[i] + rest * found.gram_blend[i]
+        acceptance[:] = found.estimate[:num]
     order = np.argsort(-acceptance, kind="mergesort")
     kept = order[: np.count_nonzero(acceptance > 0.0)]
     logs = np.log(acceptance[kept])
@@ -90,7 +94,7 @@ def continuations(suffixes, grams, drafted, path, depth, weights, min_match):  #
 @njit(cache=True, nogil=True)
 def candidate_features(suffixes, grams, drafted, path, depth, min_match):  # type: ignore[no-untyped-def]
     """Token ids int32 [k] and features float64 [k, NUM_FEATURES] of all candidates, as found."""
-    found, num, longest, _ = find_candidates(suffixes, grams, drafted, path, min_match)
+    found, num, longest = find_candidates(suffixes, grams, drafted, path, min_match)
     return found.token_ids[:num].copy(), _features(found, num, longest, drafted, depth)
 
 
@@ -110,12 +114,10 @@ def _features(found, num, longest, drafted, depth):  # type: ignore[no-untyped-d
             row[_MATCH_SHARE] = _share_odds(found.match_count[i], found.match_total[i])
             row[_MATCH_TOTAL] = math.log(found.match_total[i])
             row[_MATCH_LATEST] = found.is_latest[i]
-            row[_MATCH_BLEND] = _odds(found.match_blend[i])
         if found.gram[i]:
             row[_GRAM + found.gram[i] - 1] = 1.0
             row[_GRAM_SHARE] = _share_odds(found.gram_count[i], found.gram_total[i])
             row[_GRAM_TOTAL] = math.log(found.gram_total[i])
-            row[_GRAM_BLEND] = _odds(found.gram_blend[i])
         for n in range(LONGEST_GRAM):
             for memory, first in ((0, _MATCH_ODDS), (1, _GRAM_ODDS)):
                 if found.counts[-1, memory, n] > 0.0:
@@ -123,6 +125,10 @@ def _features(found, num, longest, drafted, depth):  # type: ignore[no-untyped-d
                         found.counts[i, memory, n], found.counts[-1, memory, n]
                     )
         row[_BOTH] = 1.0 if found.match[i] > 0 and found.gram[i] > 0 else 0.0
+        row[_ESTIMATE] = math.log(max(found.estimate[i], LEAST_ESTIMATE))
+        row[_ESTIMATE_ODDS] = _odds(found.estimate[i])
+        if found.num_seen[i]:
+            row[_SEEN], row[_SEEN_TIMES] = 1.0, math.log(found.num_seen[i])
         rank = found.draft_rank[i]
         if rank >= 0:
             row[_DRAFTED] = 1.0
@@ -138,7 +144,7 @@ def _share_odds(count, total):  # type: ignore[no-untyped-def]
 
 @njit(inline="always")
 def _odds(probability):  # type: ignore[no-untyped-def]
-    bounded = min(max(probability, 1e-5), 1.0 - 1e-5)
+    bounded = min(max(probability, LEAST_ESTIMATE), 1.0 - LEAST_ESTIMATE)
     return math.log(bounded / (1.0 - bounded))
 
 

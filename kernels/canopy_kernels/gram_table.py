@@ -1,7 +1,8 @@
 """What followed the n-grams of a text, as sorted arrays that can lie in a file.
 
-Contexts are found by binary search of the key of their n tokens (canopy_kernels.suffix_table);
-keys of different n lie in one array, since they practically never coincide.
+Contexts are found by binary search of the upper half of the key of their n tokens
+(canopy_kernels.suffix_table); keys of different n lie in one array. Of a million contexts some
+hundred share their key with another one; that makes a proposal worse and nothing else.
 """
 
 from typing import NamedTuple
@@ -17,17 +18,19 @@ MAX_GRAM_FOLLOWERS = 8
 class GramTable(NamedTuple):
     """C contexts with F followers in all; of each context the most frequent first."""
 
-    keys: np.ndarray  # uint64 [C], ascending
+    keys: np.ndarray  # uint32 [C], ascending
     starts: np.ndarray  # int32 [C + 1] of the context's followers
     totals: np.ndarray  # int32 [C] how often the context was followed by anything
-    follower_ids: np.ndarray  # int32 [F]
-    follower_counts: np.ndarray  # int32 [F]
+    follower_ids: np.ndarray  # uint16 [F], or int32 where that is too narrow
+    follower_counts: np.ndarray  # the same
 
 
 def no_grams() -> GramTable:
     """The table that knows nothing."""
-    keys, starts, counts = np.zeros(0, np.uint64), np.zeros(1, np.int32), np.zeros(0, np.int32)
-    return frozen(GramTable(keys, starts, counts, counts, counts))
+    keys, starts, totals = np.zeros(0, np.uint32), np.zeros(1, np.int32), np.zeros(0, np.int32)
+    return frozen(
+        GramTable(keys, starts, totals, totals.astype(np.uint16), totals.astype(np.uint16))
+    )
 
 
 def frozen(grams: GramTable) -> GramTable:
@@ -58,7 +61,7 @@ def ranked_grams(
 ) -> GramTable:
     """The table of n pairs of context key and follower, each pair once; most frequent ones stay.
 
-    keys: uint64 [n]. followers: int32 [n]. counts: int [n]. rest: keys, some of those above, and
+    keys: uint32 [n]. followers: int32 [n]. counts: int [n]. rest: keys, some of those above, and
     how often they were followed by what is not among the pairs. Of equal counts the lowest token
     comes first.
     """
@@ -75,15 +78,27 @@ def ranked_grams(
         contexts[known],
         np.append(starts, kept.sum()).astype(np.int32),
         totals[known].astype(np.int32),
-        followers[kept].astype(np.int32),
-        counts[kept].astype(np.int32),
+        narrowed(followers[kept]),
+        narrowed(counts[kept]),
     )
     return frozen(grams)
 
 
+def narrowed(numbers: np.ndarray) -> np.ndarray:
+    """Numbers that are not negative as uint16, or as int32 where that cannot hold them."""
+    is_narrow = len(numbers) == 0 or numbers.max() <= np.iinfo(np.uint16).max
+    return numbers.astype(np.uint16 if is_narrow else np.int32)
+
+
+@njit(inline="always")
+def stored_key(key):  # type: ignore[no-untyped-def]
+    """Of an n-gram, by its key in a suffix table."""
+    return np.uint32(key >> np.uint64(32))
+
+
 @njit(cache=True, nogil=True)
 def find_context(grams, key):  # type: ignore[no-untyped-def]
-    """Index of a context, or -1."""
+    """Index of a context by its `stored_key`, or -1."""
     low, high = 0, len(grams.keys)
     while low < high:
         middle = (low + high) // 2
@@ -96,11 +111,11 @@ def find_context(grams, key):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def context_keys(token_ids, n):  # type: ignore[no-untyped-def]
-    """Key of the n tokens before each token; uint64 [len - n], for places n and up."""
-    keys = np.empty(max(len(token_ids) - n, 0), np.uint64)
+    """Key of the n tokens before each token; uint32 [len - n], for places n and up."""
+    keys = np.empty(max(len(token_ids) - n, 0), np.uint32)
     for place in range(len(keys)):
         key = empty_key()
         for i in range(n):
             key = next_key(key, token_ids[place + n - 1 - i])
-        keys[place] = key
+        keys[place] = stored_key(key)
     return keys

@@ -15,10 +15,9 @@ from canopy.stages.sources.source import DraftSequence, DraftTask
 from canopy.stages.sources.suffix_index import SuffixIndex
 from canopy_kernels.candidates import (
     DECAY,
-    LEAST_REST,
     LONGEST_MATCH,
-    MAX_AGE,
-    MISTRUST,
+    MAX_OCCURRENCES,
+    NOVELTY,
     Drafted,
     nothing_drafted,
 )
@@ -59,16 +58,17 @@ def rescanned_followers(token_ids, suffix, max_match):
 
 def blended(matches, min_match):
     """The definition of the sequence's estimates."""
-    estimates, rest = {}, 1.0
+    estimates, left = {}, 1.0
     for length, followers in matches:
-        if length >= min_match and rest >= LEAST_REST:
-            recent = followers[::-1][:MAX_AGE]
+        if length >= min_match:
+            recent = followers[::-1][:MAX_OCCURRENCES]
             weights = [DECAY**age for age in range(len(recent))]
-            trust = 1.0 - MISTRUST**length
+            novelty = len(set(recent)) * NOVELTY[min(length, 3) - 1]
+            trust = sum(weights) / (sum(weights) + novelty)
             for token, weight in zip(recent, weights, strict=True):
                 share = weight / sum(weights)
-                estimates[token] = estimates.get(token, 0.0) + rest * trust * share
-            rest *= 1.0 - trust
+                estimates[token] = estimates.get(token, 0.0) + left * trust * share
+            left *= 1.0 - trust
     return estimates
 
 
@@ -231,7 +231,7 @@ def test_children_never_sum_above_one_and_are_a_logistic_choice(seq, answer, wei
     chosen, log_probs, nats = continuations(*parts, np.array(weights), 1)
     terms = np.exp(features @ np.array(weights))
     expected = terms / (1.0 + terms.sum())
-    assert np.exp(log_probs).sum() <= 1.0
+    assert np.exp(log_probs).sum() <= 1.0 + 1e-12
     assert (np.diff(log_probs) <= 0.0).all()
     assert nats == pytest.approx(-(expected * np.log(expected)).sum())
     assert dict(zip(chosen.tolist(), log_probs.tolist(), strict=True)) == pytest.approx(
@@ -253,11 +253,11 @@ def test_features_say_where_a_candidate_comes_from():
     for token, odds in ((5, 5.0), (3, 0.2), (4, 0.2), (6, 0.2)):
         assert named[token]["match_odds_2"] == pytest.approx(np.log(odds))
     named = {t: {n: x for n, x in f.items() if "_odds_" not in n} for t, f in named.items()}
-    node = {"one", "depth", "node_match_2", "node_gram_2"}
+    node = {"one", "depth", "node_match_2", "node_gram_2", "estimate", "estimate_odds"}
     assert set(named) == {3, 4, 5, 6}
-    assert set(named[5]) == node | {"match_2", "match_share", "match_latest", "match_blend"}
-    assert set(named[4]) == node | {"match_1", "match_total", "match_latest", "match_blend"}
-    assert set(named[3]) == node | {"gram_2", "gram_share", "gram_total", "gram_blend"}
+    assert set(named[5]) == node | {"match_2", "match_share", "match_latest", "seen"}
+    assert set(named[4]) == node | {"match_1", "match_total", "match_latest", "seen"}
+    assert set(named[3]) == node | {"gram_2", "gram_share", "gram_total"}
     assert set(named[6]) == node | {"drafted"}
     assert named[3]["gram_total"] == pytest.approx(np.log(2))
     assert named[5]["depth"] == 2

@@ -31,7 +31,7 @@ def followers_of(grams, context):
         return {}
     chosen = slice(grams.starts[place], grams.starts[place + 1])
     ids, counts = grams.follower_ids[chosen], grams.follower_counts[chosen]
-    assert (np.diff(counts) <= 0).all()
+    assert (np.diff(counts.astype(int)) <= 0).all()
     return dict(zip(ids.tolist(), counts.tolist(), strict=True))
 
 

@@ -12,7 +12,14 @@ import numpy as np
 
 from canopy.stages.sources.ngram_store import NgramStore
 from canopy_kernels.candidates import LONGEST_GRAM
-from canopy_kernels.gram_table import GramTable, context_keys, counted_pairs, frozen, ranked_grams
+from canopy_kernels.gram_table import (
+    GramTable,
+    context_keys,
+    counted_pairs,
+    frozen,
+    narrowed,
+    ranked_grams,
+)
 from canopy_training.corpus import Answer, Corpus
 
 LEAST_TOTALS = (1, 1, 2, 2)  # how often a context of 1, 2, ... tokens must have come
@@ -47,7 +54,7 @@ def _counted(texts: Sequence[tuple[np.ndarray, int]], n: int) -> GramTable:
     """Of contexts of n tokens. texts: token ids, and how many of them are the prompt's."""
     long = [(text, first) for text, first in texts if first >= n]
     keys = np.concatenate(
-        [np.zeros(0, np.uint64), *(context_keys(text[first - n :], n) for text, first in long)]
+        [np.zeros(0, np.uint32), *(context_keys(text[first - n :], n) for text, first in long)]
     )
     followers = np.concatenate([np.zeros(0, np.int32), *(text[first:] for text, first in long)])
     pairs = counted_pairs(keys, followers, np.ones(len(keys), np.int64))
@@ -64,10 +71,14 @@ def _joined(parts: Sequence[GramTable]) -> GramTable:
     # Followers move with their contexts.
     moved = np.arange(starts[-1]) + np.repeat(firsts[order] - starts[:-1], lengths[order])
     follower_ids, counts, totals = (
-        np.concatenate([getattr(part, name) for part in parts]).astype(np.int32)
+        np.concatenate([getattr(part, name) for part in parts])
         for name in ("follower_ids", "follower_counts", "totals")
     )
     grams = GramTable(
-        keys[order], starts.astype(np.int32), totals[order], follower_ids[moved], counts[moved]
+        keys[order],
+        starts.astype(np.int32),
+        totals[order].astype(np.int32),
+        narrowed(follower_ids[moved]),
+        narrowed(counts[moved]),
     )
     return frozen(grams)

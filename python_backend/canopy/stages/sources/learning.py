@@ -53,9 +53,9 @@ def merged(stored: GramTable, texts: list[tuple[np.ndarray, int]]) -> GramTable:
         for n in range(1, min(LONGEST_GRAM, num_prompt) + 1):
             keys.append(context_keys(text[num_prompt - n :], n))
             followers.append(text[num_prompt:])
-    all_keys = np.concatenate(keys)
+    all_keys, stored_counts = np.concatenate(keys), stored.follower_counts.astype(np.int64)
     counts = np.ones(len(all_keys), np.int64)
-    counts[: len(stored.follower_counts)] = stored.follower_counts
+    counts[: len(stored_counts)] = stored_counts
     pairs = counted_pairs(all_keys, np.concatenate(followers), counts)
-    told = np.add.reduceat(stored.follower_counts, stored.starts[:-1]) if len(stored.keys) else 0
+    told = np.add.reduceat(stored_counts, stored.starts[:-1]) if len(stored.keys) else 0
     return ranked_grams(*pairs, rest=(stored.keys, stored.totals - told))

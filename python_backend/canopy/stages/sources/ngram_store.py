@@ -18,9 +18,9 @@ from canopy.errors import InvalidDeployment
 from canopy_kernels.continuations import FEATURES
 from canopy_kernels.gram_table import GramTable, no_grams
 
-FORMAT = "1"
+FORMAT = "2"
 SHIPPED = Path(__file__).with_name("ngrams") / f"{DEFAULT_MODEL}.safetensors"
-_DTYPES = {"U64": "<u8", "I32": "<i4", "F64": "<f8"}
+_DTYPES = {"U16": "<u2", "U32": "<u4", "I32": "<i4", "F64": "<f8"}
 
 
 @dataclass(frozen=True)
