@@ -19,7 +19,7 @@ from canopy_client import Client, ClientError, Completion
 
 # A static tree of three children a node needs 3 + 9 + 27 + 81 nodes for its four levels.
 UNIFORM_NODES = 120
-_MAX_BRANCH = 3
+_UNIFORM_BRANCH = 3
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def served(deployment: Deployment) -> Iterator[ServerProcess]:
     """A server on free ports whose limits leave room for every arm. Raises CannotStart."""
     deployment = replace(
         with_free_ports(deployment),
-        tree=replace(deployment.tree, max_branch=_MAX_BRANCH),
+        tree=replace(deployment.tree, uniform_branch=_UNIFORM_BRANCH),
         drafter=replace(deployment.drafter, max_nodes=UNIFORM_NODES),
     )
     with TemporaryDirectory() as folder, ServerProcess(deployment, Path(folder)) as server:

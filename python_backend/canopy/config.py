@@ -122,7 +122,8 @@ class TreeConfig:
     policy: str = "priced"
     node_budget: int = 16  # most drafted nodes a round; the anchor is not counted
     max_depth: int = 16
-    max_branch: int = 4  # most children of one node
+    max_branch: int = 8  # most children of one node
+    uniform_branch: int = 3  # policy uniform: children of every node
     threshold: float = 0.05  # policies threshold and entropy: least joint probability of a branch
     entropy_narrow_bits: float = 1.0  # policy entropy: one child of a node under this
     entropy_stop_bits: float = 2.5  # no child from here on; two or three in between
@@ -139,6 +140,7 @@ class TreeConfig:
         _require(0 <= self.node_budget <= 256, "tree.node_budget must be in 0..256")
         _require(1 <= self.max_depth <= 64, "tree.max_depth must be in 1..64")
         _require(1 <= self.max_branch <= 64, "tree.max_branch must be in 1..64")
+        _require(self.uniform_branch >= 1, "tree.uniform_branch must be at least 1")
         for name in ("threshold", "survival_threshold"):
             _require(0.0 < getattr(self, name) < 1.0, f"tree.{name} must lie between 0 and 1")
         _require(

@@ -43,6 +43,15 @@ def test_histograms_hold_one_observation_for_each_round_request_and_token(policy
     assert metrics.first_token_s.sum >= metrics.queue_s.sum
 
 
+def test_what_acceptance_was_learned_while_serving_is_told():
+    pipeline = Pipeline()
+    pipeline.builder.shift = -0.5
+    pipeline.submit(PROMPTS[0])
+    pipeline.run()
+    told = {one.family: one.value for one in read_series(pipeline.engine.metrics)}
+    assert told["canopy_survival_shift"] == -0.5
+
+
 def test_a_preempted_sequence_waited_once_and_has_one_first_token():
     pipeline = Pipeline()
     pipeline.submit(PROMPTS[0])

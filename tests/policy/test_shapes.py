@@ -232,6 +232,14 @@ def test_uniform_is_the_full_tree_cut_breadth_first():
     assert list(nodes) == [1, 2, 4, 5, 6, 7]
 
 
+@pytest.mark.parametrize(("name", "branch"), [(PolicyName.UNIFORM, 3), (PolicyName.TOPN, 8)])
+def test_the_children_of_uniform_have_a_limit_of_their_own(name, branch):
+    tree = TreeConfig(max_branch=8, uniform_branch=3)
+    assert PolicySettings.of_request(name, 40, tree).max_branch == branch
+    narrow = replace(tree, max_branch=2)
+    assert PolicySettings.of_request(name, 40, narrow).max_branch == 2
+
+
 def test_off_drafts_and_selects_nothing():
     settings = PolicySettings(PolicyName.OFF, 8, 4, 2, 0.1)
     assert list(widths(settings, 0, np.zeros(3), np.zeros(3))) == [0, 0, 0]

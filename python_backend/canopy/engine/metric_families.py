@@ -103,6 +103,11 @@ _GAUGES = (
     ("kv_blocks_used", "KV cache blocks in use", lambda m: m.used_blocks),
     ("node_budget", "Drafted nodes a sequence in the last turn", lambda m: m.node_budget),
     ("price_theta", "Survival that a drafted node must have", lambda m: m.price_theta),
+    (
+        "survival_shift",
+        "Log-odds that acceptance learned while serving adds to the fitted one; 0 = as fitted",
+        lambda m: m.survival_shift,
+    ),
     ("predicted_step_ms", "Predicted time of a verify step", lambda m: m.predicted_step_ms),
     ("measured_step_ms", "Measured time of the last verify step", lambda m: m.measured_step_ms),
     (

@@ -45,6 +45,7 @@ class EngineMetrics:
     used_blocks: int = 0
     node_budget: float = 0.0  # drafted nodes a sequence in this turn
     price_theta: float = 0.0  # survival that a node must have
+    survival_shift: float = 0.0  # of the log-odds of every edge, as learned while serving
     predicted_step_ms: float = 0.0  # of verifying the last turn with trees
     measured_step_ms: float = 0.0  # of verifying the last turn
     source_failures: int = 0  # proposal sources missing or failing, of the present draft stage
@@ -74,6 +75,7 @@ class EngineMetrics:
         """What the tree builder decided for a turn of so many sequences."""
         self.node_budget = len(built.selected) / max(num_running, 1)
         self.price_theta = float(built.theta[0])
+        self.survival_shift = float(built.shift[0])
         self.predicted_step_ms = float(built.predicted_ms[0])
         self.load_state = int(built.load_state[0])
 

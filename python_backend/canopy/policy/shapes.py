@@ -3,7 +3,7 @@
 A node's path probability is the product of its edges' estimated acceptance, from the anchor on.
 
     chain           breadth first, one child a node                 linear speculation
-    uniform         breadth first, `max_branch` children a node     static tree
+    uniform         breadth first, as many children at every node   static tree
     topn            the nodes of largest path probability           EAGLE-2 (Li et al., 2024),
                                                                     OPT-Tree (Wang et al., 2024)
     threshold       topn without branches of path probability < tau
@@ -72,11 +72,12 @@ class PolicySettings:
     ) -> "PolicySettings":
         """A request's policy and budget under the limits of the deployment."""
         is_entropy = policy is PolicyName.ENTROPY
+        branch = tree.uniform_branch if policy is PolicyName.UNIFORM else tree.max_branch
         return PolicySettings(
             name=policy,
             node_budget=min(node_budget, tree.entropy_max_nodes) if is_entropy else node_budget,
             max_depth=tree.max_depth,
-            max_branch=tree.max_branch,
+            max_branch=min(branch, tree.max_branch),
             threshold=tree.threshold,
             entropy_bits=(tree.entropy_narrow_bits, tree.entropy_stop_bits),
             survival_threshold=tree.survival_threshold,
