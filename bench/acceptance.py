@@ -22,7 +22,7 @@ from bench.local_engine import LocalEngine
 from bench.progress import progress_bar
 from bench.prompts import Prompt
 from bench.replay import NOT_REPLAYED_POLICIES, REPLAYED_MODES, TextWriter
-from canopy.config import ACCEPTANCE_MODES, POLICIES, Deployment
+from canopy.config import ACCEPTANCE_MODES, POLICIES, Deployment, TreeConfig
 from canopy.engine.request import GenerationRequest
 
 _MAX_TOKENS = 96
@@ -52,7 +52,8 @@ def run(options: Options) -> Result:
             outcomes += [measure.outcome(setting, advance) for setting in own]
     figures = figures_of(outcomes)
     if arguments.draft_share:
-        figures |= draft_share(deployments[arguments.sources[-1]], options.prompts)
+        for sources, deployment in deployments.items():
+            figures |= draft_share(deployment, options.prompts, "" if sources == "all" else sources)
     if arguments.plots:
         plot_acceptance(outcomes, arguments.plots)
     return Result(figures, details_of(outcomes))
@@ -82,10 +83,18 @@ def _settings(arguments: argparse.Namespace, sources: str) -> list[Setting]:
         laws += [(temperature, mode) for mode in modes]
     return [
         Setting(sources, policy, budget, temperature, mode)
-        for (temperature, mode), policy, budget in product(
-            laws, arguments.policies, arguments.node_budgets
-        )
+        for (temperature, mode), policy in product(laws, arguments.policies)
+        for budget in _budgets(policy, arguments.node_budgets)
     ]
+
+
+def _budgets(policy: str, budgets: Sequence[int]) -> Sequence[int]:
+    """A chain is measured at one length: no shorter one is accepted further, and none is deeper
+    than a tree may be."""
+    if policy != "chain":
+        return budgets
+    possible = [budget for budget in budgets if budget <= TreeConfig.max_depth]
+    return [max(possible)] if possible else [min(budgets)]
 
 
 class _Measurement:
@@ -187,7 +196,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--draft-share",
         action="store_true",
-        help="time the draft stage against a 16-node verify step, of the last set of sources",
+        help="time the draft stage against a 16-node verify step, for every set of sources",
     )
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw the greedy trees there")
 

@@ -14,8 +14,11 @@ _NUM_PROMPTS = 9
 _MAX_TOKENS = 64
 
 
-def draft_share(deployment: Deployment, prompts: Sequence[Prompt]) -> dict[str, float]:
-    """Medians over the turns that verified a tree of 16 nodes; each turn drafts, then verifies."""
+def draft_share(deployment: Deployment, prompts: Sequence[Prompt], name: str) -> dict[str, float]:
+    """Medians over the turns that verified a tree of 16 nodes; each turn drafts, then verifies.
+
+    name: before those of the figures; "": none. No figures where no turn had such a tree.
+    """
     alone = replace(deployment, limits=replace(deployment.limits, max_running=1))
     engine = LocalEngine(alone)
     requests = [
@@ -31,11 +34,15 @@ def draft_share(deployment: Deployment, prompts: Sequence[Prompt]) -> dict[str, 
     readings = [_read(engine)]
     engine.run(requests, after_turn=lambda: readings.append(_read(engine)))
     turns = np.diff(np.array(readings), axis=0)
-    draft, verify, _ = np.median(turns[turns[:, 2] == _NODES], axis=0).tolist()
+    whole = turns[turns[:, 2] == _NODES]
+    if not len(whole):
+        return {}
+    draft, verify, _ = np.median(whole, axis=0).tolist()
+    prefix = f"{name}_" if name else ""
     return {
-        "draft_ms": 1e3 * draft,
-        "verify16_ms": 1e3 * verify,
-        "draft_over_verify16": draft / verify,
+        f"{prefix}draft_ms": 1e3 * draft,
+        f"{prefix}verify16_ms": 1e3 * verify,
+        f"{prefix}draft_over_verify16": draft / verify,
     }
 
 

@@ -30,7 +30,9 @@ POLICIES = (
 )
 ACCEPTANCE_MODES = ("greedy", "coupled", "rejection", "traversal", "target_only")
 DEFAULT_MODEL = "smollm2-135m-instruct"
-DEFAULT_DRAFTER = "default"  # the block drafter that comes with Canopy, for the default model
+DEFAULT_DRAFTER = (
+    "default"  # the drafter of the source that comes with Canopy, for the default model
+)
 DEFAULT_NGRAMS = "default"  # the store that comes with Canopy, where the vocabulary is its own
 LONGEST_MATCH = 8
 

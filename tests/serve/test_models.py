@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 from published import publish
 
+from canopy.config import Deployment, DrafterConfig, TargetConfig
 from canopy.errors import InvalidDeployment
 from canopy.serve import models
 from canopy.serve.manifest import damage, write_manifest
-from canopy.serve.models import FetchFailed, fetch_model, model_folder
+from canopy.serve.models import FetchFailed, fetch_model, model_folder, with_model_folders
 
 
 @pytest.fixture
@@ -141,3 +142,19 @@ def test_a_folder_of_ones_own_is_taken_as_it_is(tiny_folder, tmp_path):
         model_folder(str(tmp_path))
     with pytest.raises(InvalidDeployment, match="unknown model"):
         fetch_model(str(tmp_path))
+
+
+def test_every_kind_of_drafter_is_named_by_a_folder_that_its_source_can_open(tiny_folder, tmp_path):
+    def named(source, model):
+        deployment = Deployment(
+            target=TargetConfig(model=str(tiny_folder)), drafter=DrafterConfig(source, model)
+        )
+        return with_model_folders(deployment, lambda *_: None).drafter.model
+
+    assert named("lookup", "") == ""
+    for source in ("autoregressive", "markov", "all"):
+        assert named(source, "default") == "default"  # the one that comes with Canopy
+    assert named("autoregressive", str(tiny_folder)) == str(tiny_folder)
+    assert named("markov", str(tmp_path)) == str(tmp_path)  # has no config.json, and needs none
+    with pytest.raises(InvalidDeployment):
+        named("autoregressive", str(tmp_path))

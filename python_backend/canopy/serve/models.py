@@ -18,10 +18,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from canopy.config import Deployment
+from canopy.config import DEFAULT_DRAFTER, DEFAULT_MODEL, Deployment, DrafterConfig
 from canopy.errors import CanopyError, InvalidDeployment
 from canopy.serve.manifest import damage, file_sha256, flush, write_manifest
 
+SHIPPED_SMALL = Path(__file__).parents[1] / "models" / "drafters" / f"{DEFAULT_MODEL}-small"
 FORMAT = 1  # of the converted folder: a higher number makes older folders be converted again
 Progress = Callable[[str, int, int], None]  # phase, done, total
 
@@ -86,6 +87,14 @@ def model_folder(name_or_path: str) -> Path:
     return folder
 
 
+def small_drafter_folder(model: str) -> Path:
+    """The folder that `drafter.model` names for an autoregressive drafter.
+
+    Raises InvalidDeployment when there is none.
+    """
+    return SHIPPED_SMALL if model == DEFAULT_DRAFTER else model_folder(model)
+
+
 @dataclass(frozen=True)
 class LocalModel:
     """A published model on this machine; `fault` says why it cannot be used, None = it can."""
@@ -147,10 +156,16 @@ def with_model_folders(deployment: Deployment, progress: Progress) -> Deployment
             return str(fetch_model(name_or_path, progress))
         return str(model_folder(name_or_path))
 
+    def drafter_name(drafter: DrafterConfig) -> str:
+        if drafter.model in ("", DEFAULT_DRAFTER):
+            return drafter.model
+        if drafter.reads_features:  # not a model that could stand alone, see block_drafter_files
+            return str(Path(drafter.model).expanduser().resolve())
+        return folder(drafter.model)
+
     target, drafter = deployment.target, deployment.drafter
     target = replace(target, model=folder(target.model))
-    if drafter.model:
-        drafter = replace(drafter, model=folder(drafter.model))
+    drafter = replace(drafter, model=drafter_name(drafter))
     return replace(deployment, target=target, drafter=drafter)
 
 

@@ -20,7 +20,7 @@ from canopy.config import CacheConfig, Deployment, DrafterConfig
 from canopy.errors import InvalidDeployment
 from canopy.models.decoder import Decoder, load_decoder
 from canopy.models.step import Segment, assemble_step
-from canopy.serve.models import model_folder
+from canopy.serve.models import model_folder, small_drafter_folder
 from canopy.stages.sources.conditionals import (
     MIN_COUPLED_CANDIDATES,
     NodePlace,
@@ -39,7 +39,7 @@ def make_autoregressive_source(deployment: Deployment) -> "AutoregressiveSource"
     Raises InvalidDeployment for an unusable folder and for a vocabulary unlike the target's.
     """
     target, drafter = deployment.target, deployment.drafter
-    folder = model_folder(drafter.model)
+    folder = small_drafter_folder(drafter.model)
     vocab_size = require_same_vocabulary(model_folder(target.model), folder)
     decoder = load_decoder(folder, target.dtype, target.device)
     if decoder.config.vocab_size < vocab_size:
