@@ -30,7 +30,9 @@ def target(tmp_path_factory) -> TargetConfig:
 def plan(tmp_path_factory) -> CorpusPlan:
     path = tmp_path_factory.mktemp("prompts") / "prompts.jsonl"
     texts = ["far too long a prompt" * 9, *(f"{'x' * i} number {i}" for i in range(NUM_PROMPTS))]
-    path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
+    texts[1] = "a line\u2028and another"
+    lines = [json.dumps({"prompt": text}, ensure_ascii=False) for text in texts]
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return CorpusPlan(path, max_tokens=20, max_prompt_tokens=60, batch=3, num_top=4, shard_size=4)
 
 

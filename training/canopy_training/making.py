@@ -106,7 +106,8 @@ class QuestionReader:
 
     def __iter__(self) -> Iterator[Question]:
         plan = self._plan
-        lines = plan.prompts.read_text(encoding="utf-8").splitlines()
+        # Not splitlines: a prompt may hold other line breaks than this one.
+        lines = plan.prompts.read_text(encoding="utf-8").removesuffix("\n").split("\n")
         random.Random(plan.seed).shuffle(lines)
         for line in lines:
             if plan.limit and self._num_given >= plan.limit:
