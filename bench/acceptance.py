@@ -107,7 +107,7 @@ class _Measurement:
             _QUICK_MAX_TOKENS if options.is_quick else _MAX_TOKENS
         )
         self._num_real = arguments.real_limit or len(options.prompts)
-        self._writer = TextWriter(deployments) if arguments.replay else None
+        self._writer = TextWriter(deployments, arguments.texts) if arguments.replay else None
 
     def use(self, deployment: Deployment) -> None:
         """Measure this one from now on."""
@@ -189,6 +189,12 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-tokens", type=positive, metavar="N", help="tokens of an answer")
     parser.add_argument(
         "--replay", action="store_true", help="write each text once, walk the rounds over it"
+    )
+    parser.add_argument(
+        "--texts",
+        type=Path,
+        metavar="FILE",
+        help="keep what was written there, for the next replay",
     )
     parser.add_argument(
         "--real-limit", type=positive, metavar="N", help="prompts of what no replay can serve"

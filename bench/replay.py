@@ -9,16 +9,16 @@ the text. Times mean nothing in a replay, and policies that read them (priced) h
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, reduce
+from pathlib import Path
 
 import numpy as np
 
 from bench.local_engine import LocalEngine
+from bench.replay_texts import Texts, TextStore, Written, text_key
 from canopy.acceptance.verdict import walk
 from canopy.config import Deployment
 from canopy.engine.request import GenerationRequest
 from canopy.messages import Finish, Status, VerifyReply, VerifyRequest
-from canopy.sampling import Acceptance, SamplingParams
 from canopy.stages.changes import started_sequences
 from canopy.stages.features import Features, reply_fields
 from canopy.stages.protocol import Verifier
@@ -30,35 +30,11 @@ REPLAYED_MODES = ("greedy", "coupled", "target_only")
 NOT_REPLAYED_POLICIES = ("priced",)
 _MANY_BLOCKS = 1 << 20
 
-_Key = tuple[bytes, SamplingParams]
-
-
-@dataclass
-class Written:
-    """A prompt and what the target wrote after it."""
-
-    token_ids: list[int]
-    finish: Finish = Finish.NONE
-    parts: list[Features] = field(default_factory=list)  # as they came with the replies
-
-    @cached_property
-    def features(self) -> Features | None:
-        """Of all positions that a drafter may be told of; None where nobody asked for any."""
-        return reduce(Features.joined, self.parts) if self.parts else None
-
-    def between(self, first: int, end: int) -> Features | None:
-        """The features of positions first..end-1, as far as they are known."""
-        if self.features is None:
-            return None
-        offset = self.features.start
-        states = self.features.states[max(first - offset, 0) : max(end - offset, 0)]
-        return Features(max(first, offset), states)
-
 
 class WritingVerifier:
     """`stages.protocol.Verifier` that keeps what another one writes, one token a round."""
 
-    def __init__(self, verifier: Verifier, texts: dict[_Key, Written]) -> None:
+    def __init__(self, verifier: Verifier, texts: Texts) -> None:
         """texts: where the texts are left."""
         self._texts = texts
         self._verifier = verifier
@@ -68,7 +44,9 @@ class WritingVerifier:
         """Pass on, and take notes."""
         for new in started_sequences(request):
             written = Written(new.token_ids.tolist())
-            self._texts[_key(new.token_ids, new.params)] = self._running[new.sequence_id] = written
+            self._texts[text_key(new.token_ids, new.params)] = self._running[new.sequence_id] = (
+                written
+            )
         reply = self._verifier.verify(request)
         emitted = split_ragged(reply.emitted_token_ids, reply.num_emitted)
         states = FeatureParts(reply)
@@ -149,7 +127,7 @@ class _Place:
 class ReplayVerifier:
     """`stages.protocol.Verifier` that knows every text beforehand."""
 
-    def __init__(self, texts: dict[_Key, Written], max_step_tokens: int) -> None:
+    def __init__(self, texts: Texts, max_step_tokens: int) -> None:
         """max_step_tokens: prompt tokens that a step takes up, as in `stages.scheduling`."""
         self._texts = texts
         self._max_step_tokens = max_step_tokens
@@ -160,7 +138,7 @@ class ReplayVerifier:
         for sequence_id in request.finished_ids.tolist():
             self._places.pop(sequence_id, None)
         for new in started_sequences(request):
-            text = self._texts[_key(new.token_ids, new.params)]
+            text = self._texts[text_key(new.token_ids, new.params)]
             self._places[new.sequence_id] = _Place(text, len(new.token_ids))
         places = [self._places[sequence_id] for sequence_id in request.sequence_ids.tolist()]
         trees = Forest(request.num_nodes, request.token_ids, request.parents).unpack()
@@ -175,23 +153,27 @@ class TextWriter:
     """Has the target write the texts of requests, each once, with the features that any of the
     deployments asks for (which have to read the same)."""
 
-    def __init__(self, deployments: Sequence[Deployment]) -> None:
+    def __init__(self, deployments: Sequence[Deployment], file: Path | None = None) -> None:
+        """file: where texts are kept from one run to the next; none: nowhere."""
         readers = [d for d in deployments if d.drafter.reads_features]
         chosen = (readers or list(deployments))[0]
         # A reused prefix would bring no features.
         self._deployment = replace(chosen, cache=replace(chosen.cache, prefix_reuse=False))
         self._engine: LocalEngine | None = None
-        self._texts: dict[_Key, Written] = {}
+        self._store = TextStore(self._deployment, file) if file else None
+        self._texts: Texts = self._store.load() if self._store else {}
 
     def write(self, requests: Sequence[GenerationRequest]) -> None:
         """Write what is not written yet."""
         missing = [
             replace(request, params=request.params.without_speculation())
             for request in requests
-            if _key(request.prompt_token_ids, request.params) not in self._texts
+            if text_key(request.prompt_token_ids, request.params) not in self._texts
         ]
         if missing:
             self._open().run(missing)
+            if self._store:
+                self._store.save(self._texts)
 
     def _open(self) -> LocalEngine:
         if self._engine is None:
@@ -216,9 +198,3 @@ def _reply(steps: Sequence[_Step]) -> VerifyReply:
         num_used_blocks=np.zeros(1, np.int32),
         **reply_fields([step.features for step in steps]),
     )
-
-
-def _key(prompt_ids: np.ndarray, params: SamplingParams) -> _Key:
-    """What decides a text: the prompt and the law, however drafted."""
-    law = replace(params.without_speculation(), acceptance=Acceptance.GREEDY)
-    return prompt_ids.astype(np.int32).tobytes(), law

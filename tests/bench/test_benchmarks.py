@@ -24,6 +24,7 @@ UNUSED = {
     "drafter": None,
     "small_drafter": None,
     "replay": False,
+    "texts": None,
     "real_limit": None,
     "draft_share": False,
     "plots": None,

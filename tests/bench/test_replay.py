@@ -32,6 +32,7 @@ ARGUMENTS = Namespace(
     drafter=None,
     small_drafter=None,
     replay=False,
+    texts=None,
     real_limit=None,
     draft_share=False,
     plots=None,
@@ -156,3 +157,14 @@ def test_the_draft_stage_is_timed_beside_the_verify_step(options):
     share = figures["autoregressive_draft_ms"] / figures["autoregressive_verify16_ms"]
     assert figures["autoregressive_draft_over_verify16"] == pytest.approx(share)
     assert share > 0.0
+
+
+def test_kept_texts_are_not_written_again_and_count_the_same(options, tmp_path, monkeypatch):
+    changes = {"sources": ["neural"], "policies": ["topn"], "temperatures": [0.0]}
+    changes["texts"] = tmp_path / "texts.npz"
+    first = replayed(options, **changes)
+    # Who would write has no target.
+    monkeypatch.setattr("bench.replay.make_verifier", None)
+    assert replayed(options, **changes).details == first.details
+    with pytest.raises(TypeError):  # texts with features of another drafter do not serve
+        replayed(options, **changes | {"sources": ["lookup"]})
