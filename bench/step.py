@@ -20,6 +20,7 @@ from bench.peer_llamacpp import PLAIN, llamacpp_arms
 from bench.peers_samples import arm_order, quartiles
 from bench.progress import progress_bar
 from bench.step_cases import CONTEXT_LENGTH, Case, StepTimer
+from bench.step_phases import measure_phases
 from canopy.config import DTYPES, TargetConfig
 from canopy.errors import CanopyError
 from canopy.serve.models import with_model_folders
@@ -42,9 +43,12 @@ def run(options: Options) -> Result:
     arguments = options.arguments
     with download_bars() as progress:
         target = with_model_folders(options.deployment, progress).target
+    repeats = arguments.repeats or (_QUICK_REPEATS if options.is_quick else _REPEATS)
+    if arguments.phases:
+        records = measure_phases(replace(target, dtype="int8"), repeats)
+        return Result({}, {"phases of an int8 step, summed over layers": records})
     reasons: dict[str, str] = {}
     timers = _timers(target, arguments.dtypes, reasons)
-    repeats = arguments.repeats or (_QUICK_REPEATS if options.is_quick else _REPEATS)
     with ExitStack() as stack:
         arms: list[Arm] = []
         try:
@@ -161,6 +165,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="beside the deployment's own",
     )
     parser.add_argument("--repeats", type=positive, metavar="N")
+    parser.add_argument(
+        "--phases", action="store_true", help="of the int8 decoder alone: where a step's time goes"
+    )
 
 
 BENCHMARK = Benchmark(

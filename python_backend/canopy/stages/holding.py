@@ -56,6 +56,7 @@ class HoldingTreeBuilder:
             draft_next=np.ones(1, np.int32),
             theta=np.array([forest.theta], np.float32),
             shift=held.reply.shift,
+            least_survival=held.reply.least_survival,
             predicted_ms=np.array([forest.cost_ms - prices.beside_ms], np.float32),
             load_state=held.reply.load_state,
             hold_turns=np.ones(1, np.int32),
