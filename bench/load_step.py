@@ -1,11 +1,13 @@
 """How fast trees follow the load: one busy stream, then many, then one again, on the real server.
 
 The exported metrics are read all the time. After each step it is counted how many turns the
-engine made before the node budget came into the band, from the tenth to the ninetieth percentile,
-in which it stays for the second half of that phase.
+engine made until the ten turns that follow had, by their counters, two thirds of the step from
+the nodes a round before it to those in the second half of the new phase behind them. No step
+worth the name is never followed.
 """
 
 import argparse
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,8 +24,21 @@ from bench.server_metrics import scrape
 from canopy.serve.process import ServerProcess
 
 _PRICED = ServedArm("priced", "priced", 48)
-_INTERVAL_S = 0.03
+_INTERVAL_S = 0.02
+_FAMILIES = (
+    "turns_total",
+    "running_sequences",
+    "rounds_total",
+    "drafted_nodes_total",
+    "node_budget",
+    "price_theta",
+    "predicted_step_ms",
+    "measured_step_ms",
+)
 _MAX_TOKENS = 128
+_MEAN_TURNS = 10  # over which nodes a round are averaged: single trees differ by their text
+_FOLLOWED = 2 / 3  # of a step
+_LEAST_STEP = 0.25  # nodes a round
 
 
 @dataclass(frozen=True)
@@ -34,7 +49,9 @@ class Moment:
     phase: int
     turns: float
     running: float
-    nodes: float
+    rounds: float  # of all sequences, since the server started
+    drafted: float  # nodes, likewise
+    nodes: float  # a sequence, of the last turn
     theta: float
     predicted_ms: float
     measured_ms: float
@@ -71,9 +88,8 @@ def _watch(server: ServerProcess, phase: int, seconds: float) -> list[Moment]:
     end_s = time.perf_counter() + seconds
     while (now_s := time.perf_counter()) < end_s:
         page = scrape(server.metrics_url)
-        names = ("running_sequences", "node_budget", "price_theta", "predicted_step_ms")
-        gauges = [page.total(f"canopy_{name}") for name in (*names, "measured_step_ms")]
-        moments.append(Moment(now_s, phase, page.total("canopy_turns_total"), *gauges))
+        values = [page.total(f"canopy_{name}") for name in _FAMILIES]
+        moments.append(Moment(now_s, phase, *values))
         time.sleep(_INTERVAL_S)
     return moments
 
@@ -81,22 +97,38 @@ def _watch(server: ServerProcess, phase: int, seconds: float) -> list[Moment]:
 def turns_to_follow(
     moments: Sequence[Moment], phase: int, has_changed: Callable[[float], bool]
 ) -> float:
-    """Turns from the first moment with the new load to the first one within the settled band."""
+    """Turns from the first moment with the new load until most of the step is made."""
     own = [m for m in moments if m.phase == phase]
     changed = [m for m in own if has_changed(m.running)]
-    if not changed:
-        return float("inf")
-    settled = [m.nodes for m in own[len(own) // 2 :]]
-    low, high = np.percentile(settled, (10.0, 90.0))
-    first = next((m for m in changed if low <= m.nodes <= high), None)
-    return first.turns - changed[0].turns if first else float("inf")
+    before = _nodes_per_round(_second_half([m for m in moments if m.phase == phase - 1]))
+    settled = _nodes_per_round(_second_half(own))
+    step = settled - before
+    if not changed or abs(step) < _LEAST_STEP:
+        return math.inf
+    for number, moment in enumerate(changed):
+        next_turns = [m for m in changed[number:] if m.turns <= moment.turns + _MEAN_TURNS]
+        if (_nodes_per_round(next_turns) - before) / step >= _FOLLOWED:
+            return moment.turns - changed[0].turns
+    return math.inf
+
+
+def _second_half(moments: Sequence[Moment]) -> Sequence[Moment]:
+    return moments[len(moments) // 2 :]
+
+
+def _nodes_per_round(moments: Sequence[Moment]) -> float:
+    """Between the first and the last of these moments; NaN without a round."""
+    if len(moments) < 2:
+        return math.nan
+    rounds = moments[-1].rounds - moments[0].rounds
+    return (moments[-1].drafted - moments[0].drafted) / rounds if rounds > 0 else math.nan
 
 
 def _summaries(moments: Sequence[Moment], phases: Sequence[tuple[int, float]]) -> list[Record]:
     records: list[Record] = []
     for number, (streams, _) in enumerate(phases):
         own = [m for m in moments if m.phase == number]
-        settled = own[len(own) // 2 :]
+        settled = _second_half(own)
         columns = ("nodes", "theta", "predicted_ms", "measured_ms")
         medians = {name: float(np.median([vars(m)[name] for m in settled])) for name in columns}
         records.append({"phase": number, "streams": streams, **medians})

@@ -21,7 +21,7 @@ from canopy.serve.process import ServerProcess
 from canopy_client import Client
 
 PLAIN = ServedArm("ar", "off")
-CHAINS = tuple(ServedArm(f"chain{num}", "chain", num) for num in (1, 2, 3, 5, 8))
+CHAINS = tuple(ServedArm(f"chain{num}", "chain", num) for num in (2, 3, 5, 8))
 ARMS = (
     PLAIN,
     *CHAINS,
@@ -73,7 +73,7 @@ class Outcome:
 
 def run(options: Options) -> Result:
     """Start a server of the deployment and race the arms. Raises CannotStart."""
-    max_tokens = options.arguments.max_tokens or (24 if options.is_quick else 96)
+    max_tokens = options.arguments.max_tokens or (24 if options.is_quick else 64)
     prompts = options.prompts[: 2 * _GROUP] if options.is_quick else options.prompts
     groups = [prompts[i : i + _GROUP] for i in range(0, len(prompts), _GROUP)]
     with (

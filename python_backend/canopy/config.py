@@ -133,6 +133,7 @@ class TreeConfig:
     survival_threshold: float = 0.1  # policy survival: least survival of a node, the fixed price
     hold_turns: int = 8  # turns that a price stands while the load does; 1: every turn asks anew
     profile: str = ""  # what `canopy profile` wrote; "": where it writes unless told otherwise
+    profile_seconds: float = 40.0  # `canopy serve` measures so long if it does not fit; 0: never
     acceptance: str = "coupled"  # the mode for temperature > 0; temperature 0 is always greedy
 
     def __post_init__(self) -> None:
@@ -150,6 +151,10 @@ class TreeConfig:
             "tree.entropy_stop_bits must exceed tree.entropy_narrow_bits, which is positive",
         )
         _require(self.hold_turns >= 1, "tree.hold_turns must be at least 1")
+        _require(
+            self.profile_seconds == 0.0 or 1.0 <= self.profile_seconds <= 600.0,
+            "tree.profile_seconds must be 0 (never) or in 1..600",
+        )
         _require(self.entropy_max_nodes >= 1, "tree.entropy_max_nodes must be at least 1")
 
 

@@ -6,24 +6,43 @@ from bench.load_step import Moment, turns_to_follow
 
 
 def moments(*phases):
-    """Phases of (running, nodes), one turn each."""
+    """Phases of (running, nodes a sequence), one turn each."""
     flat = [(phase, *pair) for phase, pairs in enumerate(phases) for pair in pairs]
-    return [
-        Moment(0.1 * turn, phase, float(turn), running, nodes, 0.1, 1.0, 1.0)
-        for turn, (phase, running, nodes) in enumerate(flat)
-    ]
+    rounds, drafted, seen = 0.0, 0.0, []
+    for turn, (phase, running, nodes) in enumerate(flat):
+        seen.append(
+            Moment(0.1 * turn, phase, float(turn), running, rounds, drafted, nodes, 0.1, 1.0, 1.0)
+        )
+        rounds, drafted = rounds + running, drafted + running * nodes
+    return seen
 
 
-def test_turns_are_counted_from_the_change_to_the_settled_band():
-    steps = moments([(1, 9.0)] * 4, [(1, 9.0), (32, 9.0), (32, 5.0), (32, 1.0)] + [(32, 1.0)] * 8)
-    assert turns_to_follow(steps, 1, lambda running: running > 16) == 2
+def turns(*phases):
+    return turns_to_follow(moments(*phases), 1, lambda running: running > 16)
 
 
-def test_a_budget_that_is_right_at_once_takes_no_turn():
-    steps = moments([(1, 9.0)] * 4, [(32, 1.0)] * 8)
-    assert turns_to_follow(steps, 1, lambda running: running > 16) == 0
+ALONE = [(1, 9.0)] * 20
+
+
+def test_turns_are_counted_from_the_change_until_most_of_the_step_is_made():
+    slow = [(1, 9.0)] * 3 + [(32, 9.0)] * 20 + [(32, 1.0)] * 60
+    # Of ten turns in a row seven are new ones.
+    assert turns(ALONE, slow) == 17
+    assert turns(ALONE, [(1, 9.0)] * 3 + [(32, 9.0)] * 2 + [(32, 1.0)] * 60) == 0
+
+
+def test_a_budget_that_comes_only_after_long_is_not_within_ten_turns():
+    assert turns(ALONE, [(32, 9.0)] * 30 + [(32, 1.0)] * 60) > 10
+
+
+def test_a_budget_that_stays_has_not_followed():
+    assert math.isinf(turns(ALONE, [(32, 9.0)] * 60))
+
+
+def test_single_trees_may_differ_from_the_mean():
+    noisy = [(32, float(1 + 3 * (turn % 4 == 0))) for turn in range(60)]
+    assert turns(ALONE, noisy) <= 2
 
 
 def test_a_load_that_never_came_is_never_followed():
-    steps = moments([(1, 9.0)] * 4, [(1, 9.0)] * 8)
-    assert math.isinf(turns_to_follow(steps, 1, lambda running: running > 16))
+    assert math.isinf(turns(ALONE, [(1, 1.0)] * 60))

@@ -9,7 +9,7 @@ from canopy.config import Deployment, TargetConfig, TreeConfig
 from canopy.policy.cost_model import CostModel
 from canopy.policy.profile import Profile
 from canopy.policy.survival import Calibration
-from canopy.stages.profiles import fingerprint, load_profile, profile_path
+from canopy.stages.profiles import find_profile, fingerprint, load_profile, profile_path
 
 MEASURED = CostModel((1, 2), (1, 2, 8), ((3.0, 4.0, 9.0), (3.0, 5.0, 9.0)))
 
@@ -34,6 +34,7 @@ def write(deployment, **changes):
 def test_a_profile_of_this_model_and_machine_is_used(deployment):
     written = write(deployment)
     assert load_profile(deployment) == written
+    assert find_profile(deployment).fault == ""
 
 
 def test_without_one_the_default_is_used_with_a_warning(deployment, caplog):
@@ -48,6 +49,15 @@ def test_a_profile_of_something_else_is_noticed(deployment, caplog, key):
     with caplog.at_level(logging.WARNING):
         assert load_profile(deployment) == Profile()
     assert f"another {key}" in caplog.text
+    assert f"another {key}" in find_profile(deployment).fault
+
+
+def test_a_profile_of_other_kernels_serves_until_it_is_measured_again(deployment, caplog):
+    written = write(deployment, fingerprint=fingerprint(deployment) | {"kernels": "older"})
+    with caplog.at_level(logging.WARNING):
+        assert load_profile(deployment).cost_model == written.cost_model
+    assert "outdated" in caplog.text
+    assert "another kernels" in find_profile(deployment).fault
 
 
 @pytest.mark.parametrize(

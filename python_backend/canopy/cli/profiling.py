@@ -17,11 +17,15 @@ def profile(
         Path | None, typer.Option("--output", "-o", help="File; by default where serve looks.")
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the step times into this SVG.")] = None,
+    if_outdated: Annotated[
+        bool, typer.Option("--if-outdated", help="Do nothing if the profile fits.")
+    ] = False,
     seconds: Annotated[float, typer.Option(min=1.0, max=600.0, help="Time to measure.")] = 75.0,
 ) -> None:
     """Measure what trees cost and bring on this machine, for `canopy serve` to price them by.
 
-    Run it while the machine is idle, and again after a change of model, dtype or machine.
+    Run it while the machine is idle. `canopy serve` does so by itself, if shorter, when there is
+    no profile or the model, the dtype, the drafter, the machine or the kernels have changed.
 
     Example: canopy profile --plot step-times.svg
     """
@@ -35,9 +39,14 @@ def profile(
 
     from canopy.profiling.files import write_plot, write_profile
     from canopy.profiling.measure import measure_profile
-    from canopy.stages.profiles import profile_path
+    from canopy.stages.profiles import find_profile, profile_path
 
     deployment = load_deployment(config) if config else Deployment()
+    fault = find_profile(deployment).fault
+    if if_outdated:
+        if not fault:
+            return
+        print(f"Measuring for about {seconds:.0f} s what trees cost here: {fault}", flush=True)
     columns = (TextColumn("{task.description:>14}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as bars:
         tasks = {}

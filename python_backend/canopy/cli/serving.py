@@ -3,11 +3,14 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from canopy.config import DEFAULT_MODEL, Deployment, load_deployment
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def serve(
@@ -18,7 +21,8 @@ def serve(
 ) -> None:
     """Start the Triton server with the four models and keep it alive, in the foreground.
 
-    The model is fetched first if need be. SIGTERM or Ctrl-C finishes what runs, then stops.
+    The model is fetched first if need be, and what trees cost on this machine is measured if it
+    is not known (see tree.profile_seconds). SIGTERM or Ctrl-C finishes what runs, then stops.
 
     Example: canopy serve --config deploy/default.toml
     """
@@ -31,7 +35,39 @@ def serve(
     deployment = load_deployment(config) if config else Deployment()
     with _progress_bar() as progress:
         deployment = with_model_folders(deployment, progress)
-    Supervisor(ServerProcess(deployment), Console()).run()
+    console = Console()
+    if seconds := _profile_seconds(deployment):
+        _measure_profile(config, seconds, console)
+    Supervisor(ServerProcess(deployment), console).run()
+
+
+def _profile_seconds(deployment: Deployment) -> float:
+    """How long to measure: not where nothing is drafted, nor with ranks that have yet to join."""
+    if deployment.drafter.source == "none" or deployment.target.rendezvous:
+        return 0.0
+    return deployment.tree.profile_seconds
+
+
+def _measure_profile(config: Path | None, seconds: float, console: "Console") -> None:
+    """In a process of its own, whose memory is free again before the server starts.
+
+    The server starts whatever comes of it: trees then cost what the built-in default says.
+    """
+    import signal
+    import subprocess
+    import sys
+
+    options = ["--if-outdated", "--seconds", f"{seconds:g}"]
+    named = ["--config", str(config)] if config else []
+    program = [sys.executable, "-c", "from canopy.cli import main; main()"]
+    # SIGTERM ends the wait as Ctrl-C does, and `subprocess.run` then ends the process.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        done = subprocess.run([*program, "profile", *options, *named], check=False)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if done.returncode != 0:
+        console.print("[bold yellow]No profile could be measured[/]: trees may cost more than said")
 
 
 def fetch_model(

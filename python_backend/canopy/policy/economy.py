@@ -4,7 +4,6 @@ An `Economy` is a value: `observed` gives the one after a turn was measured, `se
 after the forest of a turn was chosen. It knows of no sequence.
 """
 
-import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,10 +20,9 @@ from canopy.policy.price import (
     time_weight,
 )
 from canopy.policy.profile import Profile
-from canopy.policy.survival import corrected_shift, shifted
+from canopy.policy.survival import corrected_shift
 
 _COSTS_BEYOND = 16  # tokens beyond the last candidate, for the slope there
-_PRICE_FALL = 0.3  # of the price, that it may fall to from one turn to the next
 
 
 @dataclass(frozen=True)
@@ -111,17 +109,6 @@ class Economy:
             return self.theta
         costs_ms = self._costs_ms(num_running, 0, 0)
         return best_at(np.zeros(0), num_running, costs_ms, num_running / costs_ms[0]).theta
-
-    @property
-    def least_survival(self) -> float:
-        """Survival under which the next turn will buy no node; before the shift, 0 = not known.
-
-        What lies lower is drafted in vain. Where the price falls faster, trees follow a turn late.
-        """
-        if self.theta is None or self.theta <= 0.0:
-            return 0.0
-        edge = np.array([0.0, math.log(min(_PRICE_FALL * self.theta, 1.0))])
-        return float(np.exp(shifted(edge, np.array([-1, 0]), -self.shift)[1]))
 
     def settled(self, candidates: Candidates, load: TurnLoad) -> tuple[Forest, "Economy"]:
         """The best forest of this turn. Its `num_nodes` counts candidates, in their order."""

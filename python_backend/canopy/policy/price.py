@@ -24,11 +24,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from canopy.policy.survival import shifted
+
 _SLOPE_WINDOW = 8  # tokens over which a price is averaged: a stair has no slope of its own
 _WAITING_WEIGHT = 0.25  # of a full queue on the cost of time: those who wait lose it too
 _RESERVED_BLOCKS = 2  # KV blocks that a running sequence should find free
 _SMOOTHING = 0.02  # weight of one sequence's last round in the long-run gain
 _SURE_ROUNDS = 32
+_PRICE_FALL = 0.3  # of the price, that it may fall to from one turn to the next
 
 DRAFT_ON_GAIN = 1.02  # drafting starts again above this gain ...
 DRAFT_OFF_GAIN = 1.0  # ... and stops below this one
@@ -106,6 +109,17 @@ class PriceList:
         if len(costs_ms) <= len(survivals):
             return None
         return best_at(survivals, base_tokens, costs_ms, self.goodput)
+
+
+def least_survival(theta: float, shift: float) -> float:
+    """Survival, before the shift, under which the turn after one of price `theta` buys no node.
+
+    What lies lower is drafted in vain. Where the price falls faster, trees follow a turn late.
+    """
+    if theta <= 0.0:
+        return 0.0
+    edge = np.array([0.0, math.log(min(_PRICE_FALL * theta, 1.0))])
+    return float(np.exp(shifted(edge, np.array([-1, 0]), -shift)[1]))
 
 
 def has_blocks(num_sequences: int, num_free_blocks: int) -> bool:

@@ -12,7 +12,7 @@ from canopy.policy import PolicySettings
 from canopy.policy.economy import Economy, MeasuredTurn, TurnLoad
 from canopy.policy.load import ServerLoad
 from canopy.policy.market import Offer, clear, offer_of
-from canopy.policy.price import has_blocks
+from canopy.policy.price import Forest, has_blocks, least_survival
 from canopy.policy.profile import Profile
 from canopy.policy.survival import shifted
 from canopy.sampling import Acceptance, PolicyName
@@ -55,7 +55,7 @@ class PolicyTreeBuilder:
             draft_next=np.array([self._next_draft(request, load)], np.int32),
             theta=np.array([cleared.forest.theta], np.float32),
             shift=np.array([economy.shift], np.float32),
-            least_survival=np.array([cleared.economy.least_survival], np.float32),
+            least_survival=least_drafted(cleared.forest, economy.shift),
             predicted_ms=np.array([cleared.economy.predicted_ms], np.float32),
             load_state=np.array([known.state], np.int32),
             **self._held_prices(request, load),
@@ -91,6 +91,11 @@ class PolicyTreeBuilder:
         if np.any(request.policies != PolicyName.PRICED):
             return 1
         return self._economy.next_draft(load.num_running)
+
+
+def least_drafted(forest: Forest, shift: float) -> np.ndarray:
+    """BuildReply.least_survival."""
+    return np.array([least_survival(forest.theta, shift)], np.float32)
 
 
 def offers_of(

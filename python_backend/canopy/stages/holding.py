@@ -15,7 +15,7 @@ from canopy.messages import BuildReply, BuildRequest
 from canopy.policy.market import clear_at
 from canopy.policy.price import PriceList, has_blocks
 from canopy.policy.profile import Profile
-from canopy.stages.building import offers_of
+from canopy.stages.building import least_drafted, offers_of
 from canopy.stages.protocol import TreeBuilder
 
 
@@ -56,7 +56,7 @@ class HoldingTreeBuilder:
             draft_next=np.ones(1, np.int32),
             theta=np.array([forest.theta], np.float32),
             shift=held.reply.shift,
-            least_survival=held.reply.least_survival,
+            least_survival=least_drafted(forest, prices.shift),
             predicted_ms=np.array([forest.cost_ms - prices.beside_ms], np.float32),
             load_state=held.reply.load_state,
             hold_turns=np.ones(1, np.int32),

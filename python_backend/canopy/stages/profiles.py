@@ -5,8 +5,10 @@ import json
 import logging
 import os
 import platform
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import canopy_kernels
 from canopy.config import Deployment, TargetConfig
 from canopy.errors import InvalidDeployment
 from canopy.policy.profile import Profile
@@ -14,6 +16,8 @@ from canopy.serve.models import canopy_home, model_folder
 from canopy.stages.sources.ngram_store import store_path
 
 logger = logging.getLogger(__name__)
+
+_KERNELS = "kernels"
 
 
 def profile_path(deployment: Deployment) -> Path:
@@ -25,25 +29,44 @@ def profile_path(deployment: Deployment) -> Path:
     return canopy_home() / "profiles" / f"{name}.json"
 
 
-def load_profile(deployment: Deployment) -> Profile:
-    """The profile, or the built-in default with a warning that says why."""
+@dataclass(frozen=True)
+class FoundProfile:
+    """What a deployment's trees are to be priced by."""
+
+    profile: Profile = field(default_factory=Profile)  # the built-in default where none is usable
+    fault: str = ""  # why it should be measured again
+    is_usable: bool = False
+
+
+def find_profile(deployment: Deployment) -> FoundProfile:
+    """The profile in the deployment's file, if it speaks of this model and machine.
+
+    One that was measured with other kernels is outdated and yet better than the default.
+    """
     path = profile_path(deployment)
     try:
         profile = Profile.from_json(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
-        return _not_usable(f"there is no profile {path}")
+        return FoundProfile(fault=f"there is no profile {path}")
     except (OSError, ValueError) as error:
-        return _not_usable(f"{path} cannot be read: {error}")
+        return FoundProfile(fault=f"{path} cannot be read: {error}")
     here = fingerprint(deployment)
-    differing = sorted(key for key in here if profile.fingerprint.get(key) != here[key])
-    if differing:
-        return _not_usable(f"{path} was measured with another {', '.join(differing)}")
-    return profile
+    differing = {key for key in here if profile.fingerprint.get(key) != here[key]}
+    if not differing:
+        return FoundProfile(profile, is_usable=True)
+    fault = f"{path} was measured with another {', '.join(sorted(differing))}"
+    if differing == {_KERNELS}:
+        return FoundProfile(profile, fault, is_usable=True)
+    return FoundProfile(fault=fault)
 
 
-def _not_usable(reason: str) -> Profile:
-    logger.warning("trees are priced by built-in defaults: %s; run `canopy profile`", reason)
-    return Profile()
+def load_profile(deployment: Deployment) -> Profile:
+    """The profile, or the built-in default; a warning says what is wrong with it."""
+    found = find_profile(deployment)
+    if found.fault:
+        prices = "an outdated profile" if found.is_usable else "built-in defaults"
+        logger.warning("trees are priced by %s: %s; run `canopy profile`", prices, found.fault)
+    return found.profile
 
 
 def fingerprint(deployment: Deployment) -> dict[str, str]:
@@ -58,6 +81,7 @@ def fingerprint(deployment: Deployment) -> dict[str, str]:
         "threads": _threads(target),
         "drafter": deployment.drafter.source,
         "ngrams": _store_digest(deployment.drafter.ngrams),
+        _KERNELS: _kernels_digest(),
     }
 
 
@@ -79,6 +103,14 @@ def _store_digest(ngrams: str) -> str:
     if path is None or not path.is_file():
         return "none"
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+def _kernels_digest() -> str:
+    """Of the source of every kernel."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(canopy_kernels.__path__[0]).glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def _device_name(device: str) -> str:
