@@ -14,6 +14,7 @@ from bench.registry import BENCHMARKS
 from bench.report import print_result, write_json
 from canopy.config import Deployment, load_deployment
 from canopy.errors import CanopyError
+from canopy.serve.profile_first import measure_if_outdated
 
 _QUICK_PROMPTS = 9
 _PIPED_WIDTH = 160
@@ -26,7 +27,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if parsed.json and not parsed.json.parent.is_dir():
             raise NotADirectoryError(f"--json: there is no folder {parsed.json.parent}")
-        result = benchmark.run(_options(parsed))
+        options = _options(parsed)
+        if benchmark.reads_profile and not options.is_quick:
+            measure_if_outdated(parsed.deployment, options.deployment)
+        result = benchmark.run(options)
     except Skipped as reason:
         print(f"{benchmark.name}: skipped, {reason}")
         return 0

@@ -41,3 +41,4 @@ class Benchmark:
     description: str  # one line
     run: Callable[[Options], Result]
     add_arguments: Callable[[argparse.ArgumentParser], None] = lambda parser: None
+    reads_profile: bool = False  # trees are priced, by what was measured on this machine

@@ -177,5 +177,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 BENCHMARK = Benchmark(
-    "load", "goodput of every arm on the server, by number of busy streams", run, _add_arguments
+    "load",
+    "goodput of every arm on the server, by number of busy streams",
+    run,
+    _add_arguments,
+    reads_profile=True,
 )

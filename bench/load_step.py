@@ -154,5 +154,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 BENCHMARK = Benchmark(
-    "load_step", "turns until the node budget follows a step of the load", run, _add_arguments
+    "load_step",
+    "turns until the node budget follows a step of the load",
+    run,
+    _add_arguments,
+    reads_profile=True,
 )

@@ -151,4 +151,5 @@ BENCHMARK = Benchmark(
     "our server beside llama.cpp and transformers: tokens/s, time to first token, memory",
     run,
     _add_arguments,
+    reads_profile=True,
 )

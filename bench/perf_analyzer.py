@@ -170,4 +170,5 @@ BENCHMARK = Benchmark(
     "NVIDIA's load generator on the server, closed and open loop",
     run,
     _add_arguments,
+    reads_profile=True,
 )

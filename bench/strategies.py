@@ -172,4 +172,5 @@ BENCHMARK = Benchmark(
     "nodes, verify time, acceptance and speed-up of every policy on the server, one stream",
     run,
     _add_arguments,
+    reads_profile=True,
 )

@@ -41,4 +41,5 @@ BENCHMARK = Benchmark(
     "time of a turn by stage, with direct calls and through the server",
     run,
     _add_arguments,
+    reads_profile=True,
 )

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -85,3 +86,19 @@ def test_quick_takes_one_prompt_of_each_category(seen_options):
     assert len({prompt.category for prompt in quick.prompts}) == len(quick.prompts) == 9
     assert not limited.is_quick
     assert len(limited.prompts) == 20
+
+
+@pytest.mark.parametrize(
+    ("reads_profile", "options", "is_measured"),
+    [(True, [], True), (True, ["--quick"], False), (False, [], False)],
+)
+def test_what_trees_cost_is_known_before_trees_are_raced(
+    monkeypatch, seen_options, reads_profile, options, is_measured
+):
+    measured = []
+    monkeypatch.setattr(door, "measure_if_outdated", lambda *asked: measured.append(asked))
+    echo = replace(BENCHMARKS["echo"], reads_profile=reads_profile)
+    monkeypatch.setitem(BENCHMARKS, "echo", echo)
+    assert door.main(["echo", *options]) == 0
+    assert len(seen_options) == 1
+    assert measured == ([(None, seen_options[0].deployment)] if is_measured else [])

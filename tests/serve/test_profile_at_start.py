@@ -21,6 +21,7 @@ from canopy.config import (
     TargetConfig,
     TreeConfig,
 )
+from canopy.serve.profile_first import profile_seconds
 from canopy.serve.runtime import with_free_ports, write_deployment
 
 CANOPY = Path(sys.executable).with_name("canopy")
@@ -93,9 +94,7 @@ def test_sigterm_while_it_measures_leaves_nothing_behind(deployment, tmp_path):
 
 
 def test_nothing_is_measured_where_it_is_not_wanted(deployment):
-    from canopy.cli.serving import _profile_seconds
-
     unwanted = replace(deployment.tree, profile_seconds=0.0)
-    assert _profile_seconds(deployment) == 1.0
-    assert _profile_seconds(replace(deployment, tree=unwanted)) == 0.0
-    assert _profile_seconds(replace(deployment, drafter=DrafterConfig(source="none"))) == 0.0
+    assert profile_seconds(deployment) == 1.0
+    assert profile_seconds(replace(deployment, tree=unwanted)) == 0.0
+    assert profile_seconds(replace(deployment, drafter=DrafterConfig(source="none"))) == 0.0

@@ -3,14 +3,11 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from canopy.config import DEFAULT_MODEL, Deployment, load_deployment
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 def serve(
@@ -30,44 +27,16 @@ def serve(
 
     from canopy.serve.models import with_model_folders
     from canopy.serve.process import ServerProcess
+    from canopy.serve.profile_first import measure_if_outdated
     from canopy.serve.supervisor import Supervisor
 
     deployment = load_deployment(config) if config else Deployment()
     with _progress_bar() as progress:
         deployment = with_model_folders(deployment, progress)
     console = Console()
-    if seconds := _profile_seconds(deployment):
-        _measure_profile(config, seconds, console)
-    Supervisor(ServerProcess(deployment), console).run()
-
-
-def _profile_seconds(deployment: Deployment) -> float:
-    """How long to measure: not where nothing is drafted, nor with ranks that have yet to join."""
-    if deployment.drafter.source == "none" or deployment.target.rendezvous:
-        return 0.0
-    return deployment.tree.profile_seconds
-
-
-def _measure_profile(config: Path | None, seconds: float, console: "Console") -> None:
-    """In a process of its own, whose memory is free again before the server starts.
-
-    The server starts whatever comes of it: trees then cost what the built-in default says.
-    """
-    import signal
-    import subprocess
-    import sys
-
-    options = ["--if-outdated", "--seconds", f"{seconds:g}"]
-    named = ["--config", str(config)] if config else []
-    program = [sys.executable, "-c", "from canopy.cli import main; main()"]
-    # SIGTERM ends the wait as Ctrl-C does, and `subprocess.run` then ends the process.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        done = subprocess.run([*program, "profile", *options, *named], check=False)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    if done.returncode != 0:
+    if not measure_if_outdated(config, deployment):
         console.print("[bold yellow]No profile could be measured[/]: trees may cost more than said")
+    Supervisor(ServerProcess(deployment), console).run()
 
 
 def fetch_model(

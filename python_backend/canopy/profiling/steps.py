@@ -17,7 +17,8 @@ from canopy.tree.forest import split_ragged
 CONTEXT_LENGTH = 256
 _MOST_GROWTH = 64  # tokens, after which a sequence is started afresh
 _GREEDY = SamplingParams(temperature=0.0, max_tokens=1 << 20)
-_NUM_TOKENS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+# A row beyond a full tile of 16 may cost a whole tile: between 16 and 24 there is no line.
+_NUM_TOKENS = (1, 2, 3, 4, 6, 8, 12, 16, 17, 20, 24, 32, 33, 40, 48, 64, 96, 128, 192, 256)
 _MOST_NODES = 48  # of one sequence
 
 
