@@ -19,6 +19,7 @@ from bench.progress import progress_bar
 from bench.prompts import Prompt
 from bench.served_arms import Crowd, ServedArm, served, wait_until_idle
 from bench.server_metrics import Scrape, scrape
+from canopy.config import TreeConfig
 from canopy.serve.process import ServerProcess
 
 PLAIN = "ar"
@@ -26,7 +27,7 @@ ARMS = (
     ServedArm(PLAIN, "off"),
     ServedArm("chain1", "chain", 1),
     ServedArm("chain3", "chain", 3),
-    ServedArm("priced", "priced", 48),
+    ServedArm("priced", "priced", TreeConfig.node_budget),
     ServedArm("tree16", "topn", 16),
     ServedArm("tree48", "topn", 48),
 )

@@ -21,9 +21,10 @@ from bench.plots import plot_lines
 from bench.progress import progress_bar
 from bench.served_arms import Crowd, ServedArm, served
 from bench.server_metrics import scrape
+from canopy.config import TreeConfig
 from canopy.serve.process import ServerProcess
 
-_PRICED = ServedArm("priced", "priced", 48)
+_PRICED = ServedArm("priced", "priced", TreeConfig.node_budget)
 _INTERVAL_S = 0.02
 _FAMILIES = (
     "turns_total",

@@ -17,6 +17,7 @@ from bench.progress import progress_bar
 from bench.prompts import Prompt
 from bench.served_arms import UNIFORM_NODES, ServedArm, ask, served
 from bench.server_metrics import scrape_idle
+from canopy.config import TreeConfig
 from canopy.serve.process import ServerProcess
 from canopy_client import Client
 
@@ -31,7 +32,7 @@ ARMS = (
     ServedArm("topn", "topn", 16),
     ServedArm("static_optimal", "static_optimal", 16),
     ServedArm("survival", "survival", 48),
-    ServedArm("priced", "priced", 48),
+    ServedArm("priced", "priced", TreeConfig.node_budget),
 )
 _GROUP = 4  # prompts
 

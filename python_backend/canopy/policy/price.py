@@ -31,7 +31,7 @@ _WAITING_WEIGHT = 0.25  # of a full queue on the cost of time: those who wait lo
 _RESERVED_BLOCKS = 2  # KV blocks that a running sequence should find free
 _SMOOTHING = 0.02  # weight of one sequence's last round in the long-run gain
 _SURE_ROUNDS = 32
-_PRICE_FALL = 0.3  # of the price, that it may fall to from one turn to the next
+_PRICE_FALL = 0.6  # of the price, that it may fall to from one turn to the next
 
 DRAFT_ON_GAIN = 1.02  # drafting starts again above this gain ...
 DRAFT_OFF_GAIN = 1.0  # ... and stops below this one
