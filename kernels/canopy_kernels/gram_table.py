@@ -13,6 +13,7 @@ from numba import njit
 from canopy_kernels.suffix_table import empty_key, next_key
 
 MAX_GRAM_FOLLOWERS = 8
+ANSWER_WEIGHT = 3  # of an answer's token in all counts; that of further text is 1
 
 
 class GramTable(NamedTuple):
@@ -20,7 +21,7 @@ class GramTable(NamedTuple):
 
     keys: np.ndarray  # uint32 [C], ascending
     starts: np.ndarray  # int32 [C + 1] of the context's followers
-    totals: np.ndarray  # int32 [C] how often the context was followed by anything
+    totals: np.ndarray  # int32 [C] weight of all that followed the context
     follower_ids: np.ndarray  # uint16 [F], or int32 where that is too narrow
     follower_counts: np.ndarray  # the same
 

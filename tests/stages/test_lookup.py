@@ -22,7 +22,7 @@ from canopy_kernels.candidates import (
     nothing_drafted,
 )
 from canopy_kernels.continuations import FEATURES, NUM_FEATURES, candidate_features, continuations
-from canopy_kernels.gram_table import no_grams
+from canopy_kernels.gram_table import ANSWER_WEIGHT, no_grams
 from canopy_training.ngrams import count
 
 MAX_MATCH = 4
@@ -259,7 +259,7 @@ def test_features_say_where_a_candidate_comes_from():
     assert set(named[4]) == node | {"match_1", "match_total", "match_latest", "seen"}
     assert set(named[3]) == node | {"gram_2", "gram_share", "gram_total"}
     assert set(named[6]) == node | {"drafted"}
-    assert named[3]["gram_total"] == pytest.approx(np.log(2))
+    assert named[3]["gram_total"] == pytest.approx(np.log(2 * ANSWER_WEIGHT))
     assert named[5]["depth"] == 2
 
 

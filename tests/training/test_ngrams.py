@@ -18,9 +18,10 @@ from canopy.stages.changes import StartedSequence, pack_started
 from canopy.stages.drafting import make_drafter
 from canopy.stages.proposals import unpack_proposals
 from canopy.stages.sources.ngram_store import NgramStore, vocabulary_digest
+from canopy.text.tokenizer import Tokenizer
 from canopy_kernels.continuations import FEATURES, NUM_FEATURES
-from canopy_kernels.gram_table import MAX_GRAM_FOLLOWERS, context_keys, find_context
-from canopy_training.ngrams import LEAST_TOTALS, count, is_held_out
+from canopy_kernels.gram_table import ANSWER_WEIGHT, MAX_GRAM_FOLLOWERS, context_keys, find_context
+from canopy_training.ngrams import LEAST_TOTALS, count, further_texts, is_held_out
 
 texts = st.lists(st.integers(0, 3), min_size=1, max_size=60)
 
@@ -54,7 +55,8 @@ def test_counts_are_those_of_every_position_but_for_rare_long_contexts(parts, pr
         for context, found in counted(answers, n).items():
             if n > len(prompt):
                 continue
-            expected = found if found.total() >= LEAST_TOTALS[n - 1] else {}
+            is_kept = found.total() >= LEAST_TOTALS[n - 1]
+            expected = {t: ANSWER_WEIGHT * num for t, num in found.items()} if is_kept else {}
             assert followers_of(grams, context) == expected
             num_followers += len(expected)
     assert len(grams.follower_ids) == num_followers
@@ -64,6 +66,29 @@ def test_the_most_frequent_followers_stay():
     text = [t for follower in range(1, 13) for t in [0, follower] * (2 + follower)]
     kept = followers_of(count([answer_of([0], text)]), (0,))
     assert sorted(kept) == list(range(13 - MAX_GRAM_FOLLOWERS, 13))
+
+
+def test_further_text_counts_less_and_in_short_contexts_alone():
+    answers = [answer_of([9, 9, 9, 9], [1, 2, 3])]
+    further = [np.array([1, 2, 3, 4, 5, 6], np.int32), np.array([1, 2, 4], np.int32)]
+    alone, helped = count(answers), count(answers, further)
+    assert followers_of(helped, (2,)) == {3: ANSWER_WEIGHT + 1, 4: 1}
+    assert followers_of(helped, (1, 2)) == {3: ANSWER_WEIGHT + 1}  # the other one came too rarely
+    thrice = count(answers, [*further, *further, *further])
+    assert followers_of(thrice, (1, 2)) == {3: ANSWER_WEIGHT + 3, 4: 3}
+    assert followers_of(thrice, (2, 3, 4, 5)) == followers_of(alone, (2, 3, 4, 5)) == {}
+
+
+def test_prompts_whose_answers_are_held_out_are_no_further_text(model, tmp_path):
+    tokenizer, prompts = Tokenizer(model), tmp_path / "prompts.jsonl"
+    texts = [f"what is {n}" for n in range(20)]
+    prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
+    asked = [
+        answer_of(tokenizer.encode(f"user: {text}."), [1], number)
+        for number, text in enumerate(texts)
+    ]
+    found = {tokenizer.decode(text.tolist()) for text in further_texts(prompts, asked, tokenizer)}
+    assert found == {text for n, text in enumerate(texts) if not is_held_out(n)} - {"what is 1"}
 
 
 def test_one_pair_in_ten_is_held_out():

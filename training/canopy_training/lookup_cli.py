@@ -12,6 +12,7 @@ CorpusFolder = Annotated[Path, typer.Option(exists=True, help="What `canopy-trai
 def ngrams(
     corpus: CorpusFolder,
     out: Annotated[Path, typer.Option(help="File; drafter.ngrams names it.")],
+    prompts: Annotated[Path | None, typer.Option(help="Counted, too, but less.")] = None,
     model: Target = "smollm2-135m-instruct",
 ) -> None:
     """Count what followed the n-grams of the target's answers; one answer in ten is held out.
@@ -22,11 +23,13 @@ def ngrams(
     """
     from canopy.serve.models import model_folder
     from canopy.stages.sources.ngram_store import vocabulary_digest
+    from canopy.text.tokenizer import Tokenizer
     from canopy_training.corpus import Corpus
-    from canopy_training.ngrams import write_store
+    from canopy_training.ngrams import further_texts, write_store
 
-    answers = Corpus(corpus)
-    store = write_store(answers, out, vocabulary_digest(model_folder(model)))
+    answers, target = Corpus(corpus), model_folder(model)
+    further = further_texts(prompts, answers, Tokenizer(target)) if prompts else ()
+    store = write_store(answers, out, vocabulary_digest(target), further)
     typer.echo(
         f"{answers.num_answer_tokens} answer tokens: {len(store.grams.keys)} contexts, "
         f"{len(store.grams.follower_ids)} followers, {out.stat().st_size / 1e6:.1f} MB in {out}"

@@ -1,18 +1,22 @@
 """Counts what followed the n-grams of a corpus's answers, for the n-gram store.
 
 A context is the n tokens before an answer token; the first ones reach into the prompt. Long
-contexts seen once are left out, and of each context the most frequent followers stay. Answers held
-out are not counted: on them the weights are fitted, see canopy_training.survival.
+contexts seen once are left out, and of each context the most frequent followers stay. Further text,
+such as prompts that were not answered, counts less, and not at all in the longest contexts. Answers
+held out are not counted: on them the weights are fitted, see canopy_training.survival.
 """
 
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from canopy.stages.sources.ngram_store import NgramStore
+from canopy.text.tokenizer import Tokenizer
 from canopy_kernels.candidates import LONGEST_GRAM
 from canopy_kernels.gram_table import (
+    ANSWER_WEIGHT,
     GramTable,
     context_keys,
     counted_pairs,
@@ -22,7 +26,8 @@ from canopy_kernels.gram_table import (
 )
 from canopy_training.corpus import Answer, Corpus
 
-LEAST_TOTALS = (1, 1, 2, 2)  # how often a context of 1, 2, ... tokens must have come
+LEAST_TOTALS = (1, 1, 2, 2)  # how often answers must have a context of 1, 2, ... tokens
+LONGEST_FURTHER = 3  # tokens of a context in further text
 _FOLD = 10
 
 
@@ -31,34 +36,49 @@ def is_held_out(number: int) -> bool:
     return number // 2 % _FOLD == _FOLD - 1
 
 
-def count_corpus(corpus: Corpus) -> NgramStore:
-    """A store without weights, of all answers that are not held out."""
-    return NgramStore(count(a for a in corpus if not is_held_out(a.number)), np.zeros(0))
-
-
-def count(answers: Iterable[Answer]) -> GramTable:
-    """The table of all answers."""
+def count(answers: Iterable[Answer], further: Sequence[np.ndarray] = ()) -> GramTable:
+    """The table of all answers, and of further texts, int32 token ids each."""
     texts = [(answer.token_ids, len(answer.prompt_ids)) for answer in answers]
-    return _joined([_counted(texts, n) for n in range(1, LONGEST_GRAM + 1)])
+    return _joined([_counted(texts, further, n) for n in range(1, LONGEST_GRAM + 1)])
 
 
-def write_store(corpus: Corpus, path: Path, vocabulary: str) -> NgramStore:
-    """Count a corpus into a file; return what was counted."""
-    store = count_corpus(corpus)
+def further_texts(
+    prompts: Path, corpus: Iterable[Answer], tokenizer: Tokenizer
+) -> list[np.ndarray]:
+    """Prompts of a file, JSON lines with `prompt`, but for those whose answers are held out."""
+    held_out = [a.prompt_ids.tolist() for a in corpus if is_held_out(a.number)]
+    hidden = "\n".join(map(tokenizer.decode, held_out))
+    with prompts.open(encoding="utf-8", newline="\n") as lines:
+        texts = [json.loads(line)["prompt"] for line in lines]
+    return [np.array(tokenizer.encode(t), np.int32) for t in texts if t.strip() not in hidden]
+
+
+def write_store(
+    corpus: Corpus, path: Path, vocabulary: str, further: Sequence[np.ndarray] = ()
+) -> NgramStore:
+    """Count the answers that are not held out into a file; return what was counted."""
+    counted = (answer for answer in corpus if not is_held_out(answer.number))
+    store = NgramStore(count(counted, further), np.zeros(0))
     path.parent.mkdir(parents=True, exist_ok=True)
     store.save(path, vocabulary)
     return store
 
 
-def _counted(texts: Sequence[tuple[np.ndarray, int]], n: int) -> GramTable:
+def _counted(
+    texts: Sequence[tuple[np.ndarray, int]], further: Sequence[np.ndarray], n: int
+) -> GramTable:
     """Of contexts of n tokens. texts: token ids, and how many of them are the prompt's."""
-    long = [(text, first) for text, first in texts if first >= n]
-    keys = np.concatenate(
-        [np.zeros(0, np.uint32), *(context_keys(text[first - n :], n) for text, first in long)]
-    )
-    followers = np.concatenate([np.zeros(0, np.int32), *(text[first:] for text, first in long)])
-    pairs = counted_pairs(keys, followers, np.ones(len(keys), np.int64))
-    return ranked_grams(*pairs, least_total=LEAST_TOTALS[n - 1])
+    own = [text[first - n :] for text, first in texts if first >= n]
+    others = [text for text in further if len(text) > n] if n <= LONGEST_FURTHER else []
+    keys = [np.zeros(0, np.uint32), *(context_keys(text, n) for text in (*own, *others))]
+    followers = [np.zeros(0, np.int32), *(text[n:] for text in (*own, *others))]
+    counts = np.ones(sum(map(len, keys)), np.int64)
+    counts[: sum(len(text) - n for text in own)] = ANSWER_WEIGHT
+    known, after, sums = counted_pairs(np.concatenate(keys), np.concatenate(followers), counts)
+    # What came in further text alone has to come as often as counts for an answer.
+    kept = sums >= (ANSWER_WEIGHT if n > 1 else 1)
+    least_total = ANSWER_WEIGHT * (LEAST_TOTALS[n - 1] - 1) + 1
+    return ranked_grams(known[kept], after[kept], sums[kept], least_total)
 
 
 def _joined(parts: Sequence[GramTable]) -> GramTable:

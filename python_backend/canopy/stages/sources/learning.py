@@ -7,7 +7,13 @@ learnt is bounded: when it is full, the older half of it is forgotten.
 import numpy as np
 
 from canopy_kernels.candidates import LONGEST_GRAM
-from canopy_kernels.gram_table import GramTable, context_keys, counted_pairs, ranked_grams
+from canopy_kernels.gram_table import (
+    ANSWER_WEIGHT,
+    GramTable,
+    context_keys,
+    counted_pairs,
+    ranked_grams,
+)
 
 _ANSWERS_AT_ONCE = 64
 _MAX_TOKENS = 1 << 18
@@ -54,7 +60,7 @@ def merged(stored: GramTable, texts: list[tuple[np.ndarray, int]]) -> GramTable:
             keys.append(context_keys(text[num_prompt - n :], n))
             followers.append(text[num_prompt:])
     all_keys, stored_counts = np.concatenate(keys), stored.follower_counts.astype(np.int64)
-    counts = np.ones(len(all_keys), np.int64)
+    counts = np.full(len(all_keys), ANSWER_WEIGHT, np.int64)
     counts[: len(stored_counts)] = stored_counts
     pairs = counted_pairs(all_keys, np.concatenate(followers), counts)
     told = np.add.reduceat(stored_counts, stored.starts[:-1]) if len(stored.keys) else 0
