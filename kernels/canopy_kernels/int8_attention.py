@@ -4,11 +4,13 @@
     out[r, h] = sum over j of softmax(score)[j] * values[slot of path(r)[j]]
 
 Paths are those of canopy_kernels.tree_attention, the cache is that of canopy_kernels.int8_cache.
-The keys of a group of slots are a block of canopy_kernels.int8_gemm, with slots for outputs: its
-exact sums are the scores. Values are added in the order of the path, so a row's result is
-bit-equal wherever it stands.
+Both products are exact sums of integers: a group's keys are a block with slots for outputs, and a
+group's values are pieces of blocks with slots for inputs, which the weights of the softmax, rounded
+to integers by canopy_kernels.int8_softmax, multiply. A slot off a row's path has weight zero, so a
+row's result is bit-equal wherever it stands.
 
-Shapes: T rows, H query heads, K KV heads, D head_dim, D' = D rounded up to 16.
+Rows of a sequence are computed some at a time, to share what is read of the cache.
+Shapes: T rows, H query heads, K KV heads, D head_dim, D* and D' = D rounded up to 4 and to 16.
 """
 
 from typing import NamedTuple
@@ -16,22 +18,23 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from canopy_kernels.exponential import exp2
+from canopy_kernels import int8_tiles as tiles
 from canopy_kernels.int8_cache import GROUP
-from canopy_kernels.int8_gemm import block_of_outputs, pack_rows
+from canopy_kernels.int8_gemm import piece_distances
+from canopy_kernels.int8_layout import BLOCK
 from canopy_kernels.int8_rows import LOG2_E, quantise
-from canopy_kernels.int8_weighted_sum import weighted_sums
+from canopy_kernels.int8_softmax import weigh
 from canopy_kernels.prefetching import prefetch
 
-# Sums may be reordered by the compiler, once for all calls: never by what a call holds.
-_FIXED_ORDER = {"reassoc", "nsz", "contract"}
+# Query heads of all rows that are computed at a time: they fill two matrix tiles.
+_MEMBERS = 32
 
 
 class Queries(NamedTuple):
     """Rotated queries, quantised; the softmax scale is part of `scales`."""
 
     levels: int  # largest magnitude in q
-    q: np.ndarray  # int16 [T, H, D]
+    q: np.ndarray  # int16 [T, H, D*], zero beyond D
     scales: np.ndarray  # float32 [T, H]
 
 
@@ -44,141 +47,182 @@ def put_query(head, queries, row, index):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def attend_share(queries, cache, layout, out, worker, num_workers):  # type: ignore[no-untyped-def]
-    """Worker's share of the (row, KV head) pairs, by the lengths of their paths.
+    """Worker's share of the pairs of some rows and a KV head, by the lengths of their paths.
 
     layout: `PagedRows.arrays`, its block size a multiple of GROUP. out: float32 [T, H, D'].
     """
-    slots, parents, starts, context_lengths, block_tables, block_size = layout
+    starts, context_lengths = layout[2:4]
     num_kv_heads = cache.keys.shape[1]
-    lengths, longest, total = _path_lengths(parents, starts, context_lengths)
-    scratch = _scratch(queries.q.shape[1] // num_kv_heads, longest)
-    places = np.empty(longest, np.int64)
+    num_members = queries.q.shape[1] // num_kv_heads
+    most_rows = max(_MEMBERS // num_members, 1)
+    total, most_groups = _extent(layout, most_rows, num_kv_heads)
+    scratch = _scratch(most_rows * num_members, most_groups, queries.q.shape[2], out.shape[2])
     before = 0
     for sequence in range(len(context_lengths)):
-        context_length = context_lengths[sequence]
-        _place_context(block_tables[sequence], block_size, places[:context_length], num_kv_heads)
-        for row in range(starts[sequence], starts[sequence + 1]):
-            path = places[: lengths[row]]
-            _place_ancestors(row, slots, parents, path[context_length:], num_kv_heads)
+        start, last = starts[sequence], starts[sequence + 1]
+        for first in range(start, last, most_rows):
+            end = min(first + most_rows, last)
             for kv_head in range(num_kv_heads):
-                if before * num_workers // (num_kv_heads * total) == worker:
-                    _attend(queries, cache, (path, context_length), (row, kv_head), scratch, out)
-                before += lengths[row]
+                if before * num_workers // total == worker:
+                    rows = sequence, start, first, end
+                    _attend(queries, cache, layout, rows, kv_head, scratch, out)
+                before += _cost(context_lengths[sequence], start, first, end)
 
 
 @njit(inline="always")
-def _path_lengths(parents, starts, context_lengths):  # type: ignore[no-untyped-def]
-    """Of every row, the longest, and all together."""
-    lengths = np.empty(len(parents), np.int64)
-    longest, total = 0, 0
+def _cost(context_length, start, first, end):  # type: ignore[no-untyped-def]
+    return (end - first) * (context_length + end - start)
+
+
+@njit(inline="always")
+def _extent(layout, most_rows, num_kv_heads):  # type: ignore[no-untyped-def]
+    """The cost of everything, and the groups of the sequence that has most."""
+    slots, _, starts, context_lengths = layout[:4]
+    total, most_groups = 0, 0
     for sequence in range(len(context_lengths)):
-        for row in range(starts[sequence], starts[sequence + 1]):
-            parent = parents[row]
-            lengths[row] = (context_lengths[sequence] if parent < 0 else lengths[parent]) + 1
-            longest = max(longest, lengths[row])
-            total += lengths[row]
-    return lengths, longest, total
+        start, last = starts[sequence], starts[sequence + 1]
+        for first in range(start, last, most_rows):
+            end = min(first + most_rows, last)
+            total += num_kv_heads * _cost(context_lengths[sequence], start, first, end)
+        num_groups = -(-context_lengths[sequence] // GROUP)
+        for row in range(start, last):
+            num_groups += _begins_group(slots, row, start)
+        most_groups = max(most_groups, num_groups)
+    return total, most_groups
 
 
 @njit(inline="always")
-def _place(slot, num_kv_heads):  # type: ignore[no-untyped-def]
-    """Index of a slot among all lanes of the cache, of KV head 0."""
-    return slot // GROUP * (num_kv_heads * GROUP) + slot % GROUP
+def _begins_group(slots, row, start):  # type: ignore[no-untyped-def]
+    """Whether a row of a sequence lies in another group than the row before."""
+    return row == start or slots[row] // GROUP != slots[row - 1] // GROUP
+
+
+class _Scratch(NamedTuple):
+    """For M query heads, and G groups of 16 slots."""
+
+    groups: np.ndarray  # int64 [G]
+    lanes: np.ndarray  # int64 [16 G] of the step's rows, among those of all groups
+    scores: np.ndarray  # float32 [M, 16 G]
+    path: np.ndarray  # float32 [16 G]
+    value_scales: np.ndarray  # float32 [16 G]
+    levels: np.ndarray  # int16 [16 G]
+    packed_queries: np.ndarray  # uint8
+    packed_weights: np.ndarray  # uint8
+    scales: np.ndarray  # float32 [M]
+    sums: np.ndarray  # float32 [M, D']
+    zeros: np.ndarray  # float32 [16]
+    ones: np.ndarray  # float32 [16]
 
 
 @njit(inline="always")
-def _place_context(block_table, block_size, places, num_kv_heads):  # type: ignore[no-untyped-def]
-    for start in range(0, len(places), GROUP):
-        slot = np.int64(block_table[start // block_size]) * block_size + start % block_size
-        first = _place(slot, num_kv_heads)
-        for lane in range(min(GROUP, len(places) - start)):
-            places[start + lane] = first + lane
-
-
-@njit(inline="always")
-def _place_ancestors(row, slots, parents, places, num_kv_heads):  # type: ignore[no-untyped-def]
-    """The row's ancestors in the step and the row, by depth."""
-    for index in range(len(places) - 1, -1, -1):
-        places[index] = _place(slots[row], num_kv_heads)
-        row = parents[row]
-
-
-@njit(inline="always")
-def _scratch(num_heads, longest):  # type: ignore[no-untyped-def]
-    """Weights of a path and of one group, scales of a path, and no bias."""
-    return (
-        np.empty((num_heads, longest + GROUP), np.float32),
-        np.empty((num_heads, GROUP), np.float32),
-        np.empty(longest, np.float32),
-        np.zeros(GROUP, np.float32),
+def _scratch(num_members, num_groups, depth, size):  # type: ignore[no-untyped-def]
+    length = GROUP * num_groups
+    return _Scratch(
+        np.empty(num_groups, np.int64),
+        np.empty(length, np.int64),
+        np.empty((num_members, length), np.float32),
+        np.empty(length, np.float32),
+        np.empty(length, np.float32),
+        np.empty(length, np.int16),
+        np.empty(tiles.packed_size(num_members, depth), np.uint8),
+        np.empty(tiles.packed_size(num_members, length), np.uint8),
+        np.empty(num_members, np.float32),
+        np.empty((num_members, size), np.float32),
+        np.zeros(BLOCK, np.float32),
+        np.ones(BLOCK, np.float32),
     )
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _attend(queries, cache, path, pair, scratch, out):  # type: ignore[no-untyped-def]
-    """One row and the query heads that share one KV head."""
-    places, _ = path
-    weights, _, scales, _ = scratch
-    row, kv_head = pair
-    _score(queries, cache, path, pair, scratch)
-    value_scales = cache.value_scales.reshape(-1)
-    for index in range(len(places)):
-        scales[index] = value_scales[places[index] + GROUP * kv_head]
-    for member in range(len(weights)):
-        _softmax(weights[member, : len(places)], scales)
-    rows = cache.values.ctypes.data + GROUP * kv_head * cache.values.shape[3]
-    weighted_sums(weights, places, rows, out[row, len(weights) * kv_head :])
+def _attend(queries, cache, layout, rows, kv_head, scratch, out):  # type: ignore[no-untyped-def]
+    """Some rows of a sequence, and the query heads that share one KV head."""
+    sequence, start, first, end = rows
+    context_length = layout[3][sequence]
+    num_members = queries.q.shape[1] // cache.keys.shape[1]
+    head = kv_head * num_members
+    num_groups = _find_groups(layout, rows, scratch)
+    _score(queries, cache, (first, end, head, num_members), kv_head, num_groups, scratch)
+    for lane in range(GROUP * num_groups):
+        group = scratch.groups[lane // GROUP]
+        scratch.value_scales[lane] = cache.value_scales[group, kv_head, lane % GROUP]
+    num_rows = num_members * (end - first)
+    levels = scratch.levels[: GROUP * num_groups]
+    for index in range(num_rows):
+        path = context_length, first + index // num_members, start
+        scratch.scales[index] = weigh(scratch, index, path, layout[1], levels)
+        tiles.pack_row(levels, GROUP, scratch.packed_weights, index, num_rows)
+    _sum_values(cache, kv_head, num_groups, num_rows, scratch)
+    for row in range(first, end):
+        for member in range(num_members):
+            for i in range(scratch.sums.shape[1]):
+                out[row, head + member, i] = scratch.sums[num_members * (row - first) + member, i]
 
 
 @njit(inline="always")
-def _score(queries, cache, path, pair, scratch):  # type: ignore[no-untyped-def]
-    """Scores in the order of the path; the context's last group may leave more behind it."""
-    places, context_length = path
-    scores, lanes, _, zeros = scratch
-    row, kv_head = pair
-    heads = slice(kv_head * len(scores), (kv_head + 1) * len(scores))
-    members = pack_rows(queries.q[row, heads]), queries.scales[row, heads]
-    places_of_group = cache.keys.shape[1] * GROUP
-    for start in range(0, context_length, GROUP):
-        following = places[min(start + GROUP, len(places) - 1)] // places_of_group
-        prefetch(cache.keys[following, kv_head])
-        prefetch(cache.values[places[start] // places_of_group, kv_head])
-        out = scores.ctypes.data + 4 * start, scores.shape[1]
-        _score_group(members, cache, (places[start] // places_of_group, kv_head), zeros, out)
-    scored = np.int64(-1)
-    for index in range(context_length, len(places)):
-        group, lane = places[index] // places_of_group, places[index] % GROUP
-        if group != scored:
-            out = lanes.ctypes.data, lanes.shape[1]
-            _score_group(members, cache, (group, kv_head), zeros, out)
-            scored = group
-        for member in range(len(scores)):
-            scores[member, index] = lanes[member, lane]
+def _find_groups(layout, rows, scratch):  # type: ignore[no-untyped-def]
+    """List the groups of the context and of the step's rows up to the last one; their number."""
+    slots, _, _, context_lengths, block_tables, block_size = layout
+    sequence, start, _, end = rows
+    num_groups = 0
+    for position in range(0, context_lengths[sequence], GROUP):
+        block = np.int64(block_tables[sequence, position // block_size])
+        scratch.groups[num_groups] = (block * block_size + position % block_size) // GROUP
+        num_groups += 1
+    for row in range(start, end):
+        if _begins_group(slots, row, start):
+            scratch.groups[num_groups] = slots[row] // GROUP
+            num_groups += 1
+        scratch.lanes[row - start] = GROUP * (num_groups - 1) + slots[row] % GROUP
+    return num_groups
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _score_group(members, cache, group, zeros, out):  # type: ignore[no-untyped-def]
-    """Scores of all slots of a group, for packed query heads and their scales.
+def _score(queries, cache, members, kv_head, num_groups, scratch):  # type: ignore[no-untyped-def]
+    """Scores of every slot of all groups."""
+    first, end, head, num_members = members
+    num_rows, size = num_members * (end - first), queries.q.shape[2]
+    depth = tiles.piece_depth(size, num_rows)
+    distances = piece_distances(size, depth)
+    for row in range(first, end):
+        for member in range(num_members):
+            index = num_members * (row - first) + member
+            scratch.scales[index] = queries.scales[row, head + member]
+            query = queries.q[row, head + member]
+            tiles.pack_row(query, depth, scratch.packed_queries, index, num_rows)
+    row_side = scratch.packed_queries.ctypes.data, num_rows, scratch.scales.ctypes.data
+    out, stride = scratch.scores.ctypes.data, scratch.scores.shape[1]
+    tiles.begin(num_rows, depth)
+    for index in range(num_groups):
+        following = scratch.groups[min(index + 4, num_groups - 1)]
+        prefetch(cache.keys[following, kv_head])
+        group = scratch.groups[index]
+        prefetch(cache.values[group, kv_head])
+        keys = cache.keys[group, kv_head].ctypes.data, distances.ctypes.data, len(distances), depth
+        scales = cache.key_scales[group, kv_head].ctypes.data, scratch.zeros.ctypes.data, 0
+        tiles.block_of_outputs(row_side, keys + scales, (out + 4 * GROUP * index, stride))
+    tiles.end(num_rows)
 
-    group: index and KV head. out: address, distance of query heads.
-    """
-    tiles, scales = members
-    keys = cache.keys[group]
-    row_side = tiles.ctypes.data, scales.ctypes.data, out[1]
-    key_side = keys.ctypes.data, cache.key_scales[group].ctypes.data, zeros.ctypes.data
-    block_of_outputs(len(scales), row_side, (*key_side, len(keys), 0), out[0])
 
-
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=_FIXED_ORDER)
-def _softmax(row, scales):  # type: ignore[no-untyped-def]
-    """In place, of powers of two; every weight then carries the scale of its value."""
-    highest = row[0]
-    for index in range(len(row)):
-        highest = max(highest, row[index])
-    total = np.float32(0.0)
-    for index in range(len(row)):
-        row[index] = exp2(row[index] - highest)
-        total += row[index]
-    factor = np.float32(1.0) / total
-    for index in range(len(row)):
-        row[index] *= factor * scales[index]
+@njit(cache=True, nogil=True, error_model="numpy")
+def _sum_values(cache, kv_head, num_groups, num_rows, scratch):  # type: ignore[no-untyped-def]
+    """Multiply the weights of all query heads with the values of all groups."""
+    values, distances = cache.values, scratch.groups
+    for index in range(num_groups):
+        distances[index] *= values[0].size
+    first = values[0, kv_head].ctypes.data
+    row_side = scratch.packed_weights.ctypes.data, num_rows, scratch.scales.ctypes.data
+    size = scratch.sums.shape[1]
+    tiles.begin(num_rows, GROUP)
+    for column in range(0, size, BLOCK):
+        block_side = (
+            first + column * GROUP,
+            distances.ctypes.data,
+            num_groups,
+            GROUP,
+            scratch.ones.ctypes.data,
+            scratch.zeros.ctypes.data,
+            0,
+        )
+        out = scratch.sums.ctypes.data + 4 * column, size
+        tiles.block_of_outputs(row_side, block_side, out)
+    tiles.end(num_rows)

@@ -13,9 +13,11 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from canopy_kernels import int8_tiles as tiles
 from canopy_kernels.int8_attention import Queries, attend_share, put_query
 from canopy_kernels.int8_cache import Int8KeyValues, layer_of, put_key, put_value
 from canopy_kernels.int8_gemm import activation_levels, linear_share
+from canopy_kernels.int8_layout import BLOCK, QUAD, padded_inputs
 from canopy_kernels.int8_rows import add, gated, quantise, rms_norm, rope
 from canopy_kernels.worker_team import WorkerTeam, meet, share
 
@@ -23,7 +25,7 @@ from canopy_kernels.worker_team import WorkerTeam, meet, share
 class Linears(NamedTuple):
     """One linear of each of L layers; layouts of canopy_kernels.int8_gemm."""
 
-    blocks: np.ndarray  # int8 [L, out* / 16, in* / 2, 16, 2]
+    blocks: np.ndarray  # int8 [L, out* / 16, in* / 4, 16, 4]
     scales: np.ndarray  # float32 [L, out*]
     bias: np.ndarray  # float32 [L, out*]
 
@@ -65,14 +67,20 @@ class Step(NamedTuple):
     taps: np.ndarray  # float32 [T, n, E]; overwritten
 
 
+class PackedRows(NamedTuple):
+    """Quantised inputs of a linear."""
+
+    levels: int  # largest magnitude
+    packed: np.ndarray  # uint8, as `linear_share` takes it
+    scales: np.ndarray  # float32 [T]
+
+
 class Buffers(NamedTuple):
     """What phases hand to each other."""
 
-    levels: tuple[int, int, int]  # largest magnitude in q_hidden, q_mixed, q_inner
-    q_hidden: np.ndarray  # int16 [T, E*]
-    q_mixed: np.ndarray  # int16 [T, (H * D)*]
-    q_inner: np.ndarray  # int16 [T, I*]
-    row_scales: np.ndarray  # float32 [T]
+    hidden: PackedRows  # of E inputs
+    mixed_heads: PackedRows  # of H * D inputs
+    inner: PackedRows  # of I inputs
     qkv: np.ndarray  # float32 [T, out*]
     queries: Queries
     mixed: np.ndarray  # float32 [T, H, D']
@@ -97,26 +105,22 @@ def _buffers(weights: Weights, shape: Shape, step: Step) -> Buffers:
     def floats(linears: Linears, num_rows: int = num_rows) -> np.ndarray:
         return np.zeros((num_rows, linears.scales.shape[1]), np.float32)
 
-    def levels(size: int) -> np.ndarray:
-        return np.empty((num_rows, size + size % 2), np.int16)
+    def packed(size: int) -> PackedRows:
+        num_bytes = tiles.packed_size(num_rows, padded_inputs(size))
+        scales = np.empty(num_rows, np.float32)
+        return PackedRows(activation_levels(size), np.empty(num_bytes, np.uint8), scales)
 
     return Buffers(
-        levels=(
-            activation_levels(hidden_size),
-            activation_levels(mixed_size),
-            activation_levels(shape.inner_size),
-        ),
-        q_hidden=levels(hidden_size),
-        q_mixed=levels(mixed_size),
-        q_inner=levels(shape.inner_size),
-        row_scales=np.empty(num_rows, np.float32),
+        hidden=packed(hidden_size),
+        mixed_heads=packed(mixed_size),
+        inner=packed(shape.inner_size),
         qkv=floats(weights.qkv),
         queries=Queries(
             activation_levels(shape.head_dim),
-            np.empty(heads, np.int16),
+            np.zeros((*heads[:2], padded_inputs(shape.head_dim)), np.int16),
             np.empty(heads[:2], np.float32),
         ),
-        mixed=np.empty((*heads[:2], step.cache.values.shape[-1]), np.float32),
+        mixed=np.empty((*heads[:2], step.cache.values.shape[3] * BLOCK), np.float32),
         change=floats(weights.down),
         gate_up=floats(weights.gate_up),
         logits=floats(weights.head, len(step.logit_rows)),
@@ -129,7 +133,7 @@ def _decode_share(weights, shape, step, buffers, place):  # type: ignore[no-unty
         _norm_rows(step.hidden, weights.attention_norm[layer], shape.norm_eps, buffers, place)
         _keep_taps(step, layer, place)
         meet(place)
-        _apply(buffers.q_hidden, weights.qkv, layer, buffers.qkv, buffers.row_scales, place)
+        _apply(buffers.hidden, weights.qkv, layer, buffers.qkv, place)
         meet(place)
         _place_heads(weights.qk_norm, shape, step, buffers, layer, place)
         meet(place)
@@ -144,44 +148,52 @@ def _decode_share(weights, shape, step, buffers, place):  # type: ignore[no-unty
         meet(place)
         _quantise_mixed(shape.head_dim, buffers, place)
         meet(place)
-        _apply(buffers.q_mixed, weights.output, layer, buffers.change, buffers.row_scales, place)
+        _apply(buffers.mixed_heads, weights.output, layer, buffers.change, place)
         meet(place)
         _norm_rows(step.hidden, weights.mlp_norm[layer], shape.norm_eps, buffers, place)
         meet(place)
-        _apply(buffers.q_hidden, weights.gate_up, layer, buffers.gate_up, buffers.row_scales, place)
+        _apply(buffers.hidden, weights.gate_up, layer, buffers.gate_up, place)
         meet(place)
         _gate_rows(shape.inner_size, buffers, place)
         meet(place)
-        _apply(buffers.q_inner, weights.down, layer, buffers.change, buffers.row_scales, place)
+        _apply(buffers.inner, weights.down, layer, buffers.change, place)
         meet(place)
     _norm_logit_rows(step, weights.norm[0], shape.norm_eps, buffers, place)
     meet(place)
-    _apply(
-        buffers.q_hidden[: len(step.logit_rows)],
-        weights.head,
-        0,
-        buffers.logits,
-        buffers.row_scales,
-        place,
-    )
+    _apply(buffers.hidden, weights.head, 0, buffers.logits, place)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _apply(q, linears, layer, out, row_scales, place):  # type: ignore[no-untyped-def]
+def _apply(rows, linears, layer, out, place):  # type: ignore[no-untyped-def]
     linear = linears.blocks[layer], linears.scales[layer], linears.bias[layer]
-    linear_share(q, row_scales[: len(q)], linear, out, place.worker, place.num_workers)
+    scales = rows.scales[: len(out)]
+    linear_share(rows.packed, scales, linear, out, place.worker, place.num_workers)
+
+
+@njit(inline="always")
+def _scratch(size):  # type: ignore[no-untyped-def]
+    """Levels of one row, with zeros where the linears pad."""
+    return np.zeros(size + -size % QUAD, np.int16)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _put(values, scratch, rows, row, num_rows):  # type: ignore[no-untyped-def]
+    """Quantise one of num_rows rows."""
+    rows.scales[row] = quantise(values, rows.levels, scratch)
+    depth = tiles.piece_depth(len(scratch), num_rows)
+    tiles.pack_row(scratch, depth, rows.packed, row, num_rows)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _norm_rows(hidden, weight, eps, buffers, place):  # type: ignore[no-untyped-def]
     """Add what the last linear made of the rows, then norm and quantise them."""
     size = hidden.shape[1]
-    normed = np.empty(size, np.float32)
+    normed, scratch = np.empty(size, np.float32), _scratch(size)
     first, end = share(place, len(hidden))
     for row in range(first, end):
         add(hidden[row], buffers.change[row, :size])
         rms_norm(hidden[row], weight, eps, normed)
-        buffers.row_scales[row] = quantise(normed, buffers.levels[0], buffers.q_hidden[row])
+        _put(normed, scratch, buffers.hidden, row, len(hidden))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -198,13 +210,13 @@ def _keep_taps(step, layer, place):  # type: ignore[no-untyped-def]
 def _norm_logit_rows(step, weight, eps, buffers, place):  # type: ignore[no-untyped-def]
     """The same for the rows whose logits are wanted, moved together."""
     size = step.hidden.shape[1]
-    normed = np.empty(size, np.float32)
+    normed, scratch = np.empty(size, np.float32), _scratch(size)
     first, end = share(place, len(step.logit_rows))
     for index in range(first, end):
         row = step.logit_rows[index]
         add(step.hidden[row], buffers.change[row, :size])
         rms_norm(step.hidden[row], weight, eps, normed)
-        buffers.row_scales[index] = quantise(normed, buffers.levels[0], buffers.q_hidden[index])
+        _put(normed, scratch, buffers.hidden, index, len(step.logit_rows))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -232,20 +244,20 @@ def _place_heads(qk_norm, shape, step, buffers, layer, place):  # type: ignore[n
 @njit(cache=True, nogil=True, error_model="numpy")
 def _quantise_mixed(size, buffers, place):  # type: ignore[no-untyped-def]
     num_heads = buffers.mixed.shape[1]
-    flat = np.empty(num_heads * size, np.float32)
+    flat, scratch = np.empty(num_heads * size, np.float32), _scratch(num_heads * size)
     first, end = share(place, len(buffers.mixed))
     for row in range(first, end):
         for index in range(num_heads):
             for i in range(size):
                 flat[index * size + i] = buffers.mixed[row, index, i]
-        buffers.row_scales[row] = quantise(flat, buffers.levels[1], buffers.q_mixed[row])
+        _put(flat, scratch, buffers.mixed_heads, row, len(buffers.mixed))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _gate_rows(size, buffers, place):  # type: ignore[no-untyped-def]
-    product = np.empty(size, np.float32)
+    product, scratch = np.empty(size, np.float32), _scratch(size)
     first, end = share(place, len(buffers.gate_up))
     for row in range(first, end):
         both = buffers.gate_up[row]
         gated(both[:size], both[size : 2 * size], product)
-        buffers.row_scales[row] = quantise(product, buffers.levels[2], buffers.q_inner[row])
+        _put(product, scratch, buffers.inner, row, len(buffers.gate_up))

@@ -10,19 +10,26 @@ from numba.core.codegen import get_host_cpu_features
 LANES = 16
 PAIR = 2
 
-INT32, INT64, FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
-INT8S = ir.VectorType(ir.IntType(8), LANES)
+INT8, INT32, INT64, FLOAT = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType()
+INT8S = ir.VectorType(INT8, LANES)
 INT32S = ir.VectorType(INT32, LANES)
 FLOATS = ir.VectorType(FLOAT, LANES)
-INT8_PAIRS = ir.VectorType(ir.IntType(8), LANES * PAIR)
+HALF_FLOATS = ir.VectorType(FLOAT, LANES // 2)
+INT8_PAIRS = ir.VectorType(INT8, LANES * PAIR)
 INT16_PAIRS = ir.VectorType(ir.IntType(16), LANES * PAIR)
 INT32_PAIRS = ir.VectorType(INT32, LANES * PAIR)
 ZEROS = ir.Constant(INT32S, None)
 
 
+def has_feature(name: str) -> bool:
+    """Whether code is compiled for a CPU with a feature, by LLVM's name of it."""
+    features = config.CPU_FEATURES or get_host_cpu_features()  # type: ignore[attr-defined]
+    return f"+{name}" in features.split(",")
+
+
 def has_wide_registers() -> bool:
     """Whether a vector of 16 numbers is one register of this CPU, of which it then has 32."""
-    return "+avx512bw" in (config.CPU_FEATURES or get_host_cpu_features())  # type: ignore[attr-defined]
+    return has_feature("avx512bw")
 
 
 def fields(builder, aggregate):  # type: ignore[no-untyped-def]
@@ -45,20 +52,21 @@ def store(builder, value, address):  # type: ignore[no-untyped-def]
     builder.store(value, builder.inttoptr(address, value.type.as_pointer()), align=4)
 
 
-def spread(builder, scalar):  # type: ignore[no-untyped-def]
+def spread(builder, scalar, lanes=LANES):  # type: ignore[no-untyped-def]
     """The scalar in every lane."""
-    undefined = ir.Constant(ir.VectorType(scalar.type, LANES), ir.Undefined)
+    undefined = ir.Constant(ir.VectorType(scalar.type, lanes), ir.Undefined)
     first = builder.insert_element(undefined, scalar, ir.Constant(INT32, 0))
-    return builder.shuffle_vector(first, undefined, ir.Constant(INT32S, [0] * LANES))
+    zeros = ir.Constant(ir.VectorType(INT32, lanes), [0] * lanes)
+    return builder.shuffle_vector(first, undefined, zeros)
 
 
 def add_pairs(builder, pairs):  # type: ignore[no-untyped-def]
     """Lane i is pairs[2i] + pairs[2i + 1]; of products of int16 it becomes one instruction."""
     undefined = ir.Constant(pairs.type, ir.Undefined)
+    lanes = pairs.type.count
+    kind = ir.VectorType(INT32, lanes // PAIR)
     halves = [
-        builder.shuffle_vector(
-            pairs, undefined, ir.Constant(INT32S, list(range(first, LANES * PAIR, PAIR)))
-        )
+        builder.shuffle_vector(pairs, undefined, ir.Constant(kind, list(range(first, lanes, PAIR))))
         for first in range(PAIR)
     ]
     return builder.add(*halves)

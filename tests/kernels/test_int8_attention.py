@@ -15,7 +15,7 @@ from canopy_kernels.int8_cache import (
     put_value,
 )
 from canopy_kernels.int8_gemm import activation_levels
-from canopy_kernels.int8_weighted_sum import weighted_sums, weighted_sums_reference
+from canopy_kernels.int8_layout import BLOCK, padded_inputs
 from canopy_kernels.tree_attention import PagedRows, tree_attention_reference
 
 CHAIN = [-1, 0, 1, 2, 3, 4, 5]
@@ -71,11 +71,11 @@ def restored(cache: Int8KeyValues, head_dim: int) -> tuple[torch.Tensor, torch.T
         scales.transpose(0, 2, 1)[..., None] for scales in (cache.key_scales, cache.value_scales)
     )
     keys = cache.keys.transpose(0, 3, 1, 2, 4) * key_scales[..., None]
-    values = cache.values.transpose(0, 2, 1, 3) * value_scales
-    shape = keys.shape[0] * GROUP, keys.shape[2], head_dim
-    return (
-        torch.from_numpy(keys.reshape(shape)),
-        torch.from_numpy(np.ascontiguousarray(values[..., :head_dim]).reshape(shape)),
+    values = cache.values.transpose(0, 3, 5, 1, 2, 4)  # [G, 4, 4, K, ...]
+    values = values.reshape(*value_scales.shape[:3], -1) * value_scales
+    return tuple(
+        torch.from_numpy(array.reshape(-1, array.shape[2], array[0, 0, 0].size)[..., :head_dim])
+        for array in (keys, values)
     )
 
 
@@ -83,7 +83,7 @@ def queries_of(query: np.ndarray) -> Queries:
     num_rows, num_heads, head_dim = query.shape
     queries = Queries(
         activation_levels(head_dim),
-        np.zeros(query.shape, np.int16),
+        np.zeros((num_rows, num_heads, padded_inputs(head_dim)), np.int16),
         np.zeros((num_rows, num_heads), np.float32),
     )
     for row in range(num_rows):
@@ -95,7 +95,7 @@ def queries_of(query: np.ndarray) -> Queries:
 def attend(
     query: np.ndarray, cache: Int8KeyValues, rows: PagedRows, num_workers: int = 1
 ) -> np.ndarray:
-    out = np.full((*query.shape[:2], cache.values.shape[-1]), np.nan, np.float32)
+    out = np.full((*query.shape[:2], cache.values.shape[2] * BLOCK), np.nan, np.float32)
     for worker in range(num_workers):
         attend_share(queries_of(query), cache, rows.arrays, out, worker, num_workers)
     return out[..., : query.shape[2]]
@@ -143,17 +143,6 @@ def test_large_scores_neither_overflow_nor_lose_the_winner():
     query = 1e4 * np.random.default_rng(3).normal(size=(1, 2, 16)).astype(np.float32)
     expected = tree_attention_reference(torch.from_numpy(query), *restored(cache, 16), rows, 0.25)
     assert np.abs(attend(query, cache, rows) - expected.numpy()).max() < 1e-3
-
-
-@pytest.mark.parametrize("num_heads", [1, 5, 6, 13])
-def test_weighted_sums_are_their_reference(num_heads):
-    rng = np.random.default_rng(num_heads)
-    weights = rng.random((num_heads, 40)).astype(np.float32)
-    rows = rng.integers(-127, 128, (50, 32)).astype(np.int8)
-    places = rng.permutation(50)[:37]
-    sums = np.full((num_heads, 32), np.nan, np.float32)
-    weighted_sums(weights, places, rows.ctypes.data, sums)
-    np.testing.assert_allclose(sums, weighted_sums_reference(weights, places, rows), rtol=1e-4)
 
 
 def test_stored_keys_and_values_are_off_by_half_a_step_at_most():

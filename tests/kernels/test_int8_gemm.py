@@ -4,15 +4,19 @@ import numpy as np
 import pytest
 
 from canopy_kernels.int8_gemm import (
-    BLOCK,
     WEIGHT_LEVELS,
     activation_levels,
     int8_linear,
     int8_linear_reference,
     linear_share,
+    packed_rows,
+    quantise_weight,
+)
+from canopy_kernels.int8_layout import (
+    BLOCK,
     pack_weight,
     pad_outputs,
-    quantise_weight,
+    padded_inputs,
     unpack_weight,
 )
 
@@ -26,7 +30,7 @@ def operands(rows: int, inputs: int, outputs: int, fill: int | None = None) -> t
     """Random operands; with `fill` every product is as large as can be, and of that sign."""
     rng = np.random.default_rng(rows * inputs + outputs)
     limit = activation_levels(inputs)
-    q = rng.integers(-limit, limit + 1, (rows, inputs + inputs % 2)).astype(np.int16)
+    q = rng.integers(-limit, limit + 1, (rows, padded_inputs(inputs))).astype(np.int16)
     levels = rng.integers(-WEIGHT_LEVELS, WEIGHT_LEVELS + 1, (outputs, inputs)).astype(np.int8)
     if fill is not None:
         q[:] = limit
@@ -53,10 +57,10 @@ def test_activations_take_as_many_levels_as_an_int32_sum_can_hold(inputs):
 
 @pytest.mark.parametrize("num_workers", [1, 2, 3, 7])
 def test_shares_fill_the_output_and_change_no_bit(num_workers):
-    q, row_scales, *linear = operands(9, 34, 5 * BLOCK - 3)
+    q, row_scales, *linear = operands(9, 36, 5 * BLOCK - 3)
     out = np.full((9, 5 * BLOCK), np.nan, np.float32)
     for worker in range(num_workers):
-        linear_share(q, row_scales, tuple(linear), out, worker, num_workers)
+        linear_share(packed_rows(q), row_scales, tuple(linear), out, worker, num_workers)
     assert np.array_equal(out, int8_linear(q, row_scales, *linear))
 
 

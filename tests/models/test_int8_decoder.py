@@ -188,19 +188,22 @@ def test_weights_are_converted_once_and_again_when_the_model_changes(small, monk
     (small / "model.safetensors").unlink()
     assert torch.equal(chunked(load(small, 1), TOKENS, 50), first)
     assert len(conversions) == 2
-    assert sorted(path.name for path in small.parent.iterdir()) == ["model", "model.int8"]
+    assert sorted(path.name for path in small.parent.iterdir()) == [
+        "model",
+        f"model.int8-{int8_weights.FORMAT}",
+    ]
 
 
 def test_without_a_place_to_keep_them_weights_are_converted_in_memory(small, monkeypatch):
     kept = chunked(load(small, 1), TOKENS, 50)
-    (small.parent / "model.int8" / "origin.json").unlink()
+    (small.parent / f"model.int8-{int8_weights.FORMAT}" / "origin.json").unlink()
 
     def refuse(*_: object, **__: object) -> str:
         raise PermissionError("read-only")
 
     monkeypatch.setattr(int8_weights.tempfile, "mkdtemp", refuse)
     assert torch.equal(chunked(load(small, 1), TOKENS, 50), kept)
-    assert not (small.parent / "model.int8" / "origin.json").exists()
+    assert not (small.parent / f"model.int8-{int8_weights.FORMAT}" / "origin.json").exists()
 
 
 def test_blocks_of_a_cache_hold_whole_groups_of_slots(small):

@@ -1,7 +1,7 @@
 """Int8 weights of a decoder: converted once, kept beside the model folder, mapped into memory.
 
     <name>/            the Hugging Face folder
-    <name>.int8/       one .npy file per array of `canopy_kernels.int8_layers.Weights`,
+    <name>.int8-2/     one .npy file per array of `canopy_kernels.int8_layers.Weights`,
                        and origin.json, which says what they were made from
 
 The folder is made under another name and renamed, so a folder under its own name is complete.
@@ -21,12 +21,13 @@ import torch
 
 from canopy.models.config import ModelConfig
 from canopy.models.weights import load_weights
-from canopy_kernels.int8_gemm import pad_outputs, quantise_weight
+from canopy_kernels.int8_gemm import quantise_weight
 from canopy_kernels.int8_layers import Linears, Weights
+from canopy_kernels.int8_layout import pad_outputs
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1  # of the kept arrays: a higher number makes older ones be converted again
+FORMAT = 2  # of the kept arrays; versions of Canopy that differ in it share no folder
 ORIGIN = "origin.json"
 
 
@@ -38,7 +39,7 @@ def load_int8_weights(folder: str | Path, config: ModelConfig) -> tuple[torch.Te
     folder = Path(folder).resolve()
     stored = load_weights(folder, config)
     embedding = stored["model.embed_tokens.weight"]
-    kept, origin = folder.with_name(folder.name + ".int8"), _origin(folder)
+    kept, origin = folder.with_name(f"{folder.name}.int8-{FORMAT}"), _origin(folder)
     if _origin_of(kept) != origin:
         logger.info("converting %s to int8", folder)
         weights = convert(stored, config)
