@@ -78,7 +78,7 @@ def packed_rows(q):  # type: ignore[no-untyped-def]
 def linear_share(packed, row_scales, linear, out, worker, num_workers):  # type: ignore[no-untyped-def]
     """Worker's part of the outputs, for all rows.
 
-    packed: `tiles.packed_size` bytes that hold as many rows as there are scales, of `tiles.piece_depth`.
+    packed: as many rows as there are scales, as in `packed_rows`.
     linear: blocks, weight scales, bias.
     """
     if len(row_scales) == 0:

@@ -135,7 +135,9 @@ def _emit_sums(builder, sums, rows, block_side, halves):  # type: ignore[no-unty
 
         def add(quad, chain):  # type: ignore[no-untyped-def]
             of_rows = place(builder, rows, 8 * len(chain[0]), builder.add(before, quad))
-            _emit_products(builder, of_rows, (weights, ahead), quad, zip(halves, chain))
+            _emit_products(
+                builder, of_rows, (weights, ahead), quad, zip(halves, chain, strict=True)
+            )
 
         with cgutils.for_range_slice(builder, INT64(0), whole, step, INT64) as (quad, _):
             for offset, chain in enumerate(sums):
