@@ -8,7 +8,7 @@ import pytest
 from canopy.config import CacheConfig, Deployment, LimitsConfig, TargetConfig, TreeConfig
 from canopy.profiling import measure
 from canopy.profiling.files import write_plot, write_profile
-from canopy.profiling.steps import StepGrid
+from canopy.profiling.steps import StepGrid, StepTimes
 from canopy.stages.profiles import fingerprint, load_profile
 
 
@@ -28,7 +28,7 @@ def measured(deployment):
     phases, verifiers, make = {}, [], measure.make_verifier
     patch = pytest.MonkeyPatch()
     patch.setattr(measure, "make_verifier", lambda d: verifiers.append(make(d)) or verifiers[0])
-    measurement = measure.measure_profile(deployment, 6.0, phases.__setitem__)
+    measurement = measure.measure_profile(deployment, 9.0, phases.__setitem__)
     patch.undo()
     return measurement, phases, verifiers[0]
 
@@ -46,6 +46,15 @@ def test_every_cell_is_measured_several_times(measured):
     assert set(steps.samples) == set(steps.grid.cells)
     assert all(len(samples) >= 3 for samples in steps.samples.values())
     assert all(math.isfinite(ms) and ms > 0.0 for s in steps.samples.values() for ms in s)
+
+
+def test_the_spread_tells_a_calm_machine_from_a_busy_one():
+    calm = StepTimes(StepGrid((1,), (1, 2)), {(1, 1): [9.9, 10.0, 10.1], (1, 2): [12.0, 12.1]})
+    busy = StepTimes(
+        calm.grid, {cell: [ms, 2 * ms, 4 * ms] for cell, (ms, *_) in calm.samples.items()}
+    )
+    assert calm.spread < 0.02
+    assert busy.spread == pytest.approx(0.75)
 
 
 def test_nothing_is_left_in_the_verifier(measured):

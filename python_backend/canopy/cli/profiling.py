@@ -1,11 +1,14 @@
 """`canopy profile`."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from canopy.config import Deployment, load_deployment
+
+_CALM_SPREAD = 0.25  # of step times on a machine that does nothing else
 
 
 def profile(
@@ -59,6 +62,11 @@ def profile(
         measurement = measure_profile(deployment, seconds, show)
     path = output or profile_path(deployment)
     write_profile(measurement, path)
+    if (spread := measurement.steps.spread) > _CALM_SPREAD:
+        print(
+            f"Step times vary by {spread:.0%}: the machine is busy. Profile again when it is idle.",
+            file=sys.stderr,
+        )
     print(path)
     if plot:
         write_plot(measurement, plot)

@@ -18,7 +18,7 @@ CONTEXT_LENGTH = 256
 _MOST_GROWTH = 64  # tokens, after which a sequence is started afresh
 _GREEDY = SamplingParams(temperature=0.0, max_tokens=1 << 20)
 # A row beyond a full tile of 16 may cost a whole tile: between 16 and 24 there is no line.
-_NUM_TOKENS = (1, 2, 3, 4, 6, 8, 12, 16, 17, 20, 24, 32, 33, 40, 48, 64, 96, 128, 192, 256)
+_NUM_TOKENS = (1, 2, 3, 4, 6, 8, 12, 16, 17, 20, 24, 32, 33, 40, 48, 64, 96, 128, 192)
 _MOST_NODES = 48  # of one sequence
 
 
@@ -62,6 +62,12 @@ class StepTimes:
             ]
             for num in self.grid.sequences
         ]
+
+    @property
+    def spread(self) -> float:
+        """Median over the cells of their interquartile range as a share of their median."""
+        quartiles = [np.percentile(own, (25.0, 50.0, 75.0)) for own in self.samples.values()]
+        return float(np.median([(high - low) / middle for low, middle, high in quartiles]))
 
 
 def measure_steps(
