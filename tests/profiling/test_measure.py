@@ -28,7 +28,7 @@ def measured(deployment):
     phases, verifiers, make = {}, [], measure.make_verifier
     patch = pytest.MonkeyPatch()
     patch.setattr(measure, "make_verifier", lambda d: verifiers.append(make(d)) or verifiers[0])
-    measurement = measure.measure_profile(deployment, 9.0, phases.__setitem__)
+    measurement = measure.measure_profile(deployment, 6.0, phases.__setitem__)
     patch.undo()
     return measurement, phases, verifiers[0]
 

@@ -7,7 +7,7 @@ from canopy.config import Deployment
 from canopy.models.config import ModelConfig
 from canopy.policy.cost_model import fit
 from canopy.policy.profile import Profile
-from canopy.profiling.outcomes import Outcomes, joined
+from canopy.profiling.outcomes import joined
 from canopy.profiling.recording import record
 from canopy.profiling.steps import StepGrid, StepTimes, measure_steps
 from canopy.serve.models import model_folder
@@ -18,7 +18,6 @@ from canopy.stages.verifying import make_verifier
 _OVERHEAD_MS = 1.5  # of a turn on the server: three calls of a stage, and sending
 _MAX_SEQUENCES = 32
 _MIN_STEP_TOKENS = 512  # prompts of the measurement are computed in large pieces
-_LEAST_EDGES = 200  # that a fit is worth
 _PERCENTILE = 25.0  # of step times: what others do on the machine only ever adds
 _STEPS_SHARE = 0.6  # of the time
 
@@ -81,7 +80,7 @@ def _with_drafter(
 ) -> Profile:
     """The profile with what the drafter costs and, where enough was seen, with what it brings."""
     recordings = record(deployment, verifier, seconds, on_progress)
-    seen = {name: r.outcomes for name, r in recordings.items() if _is_enough(r.outcomes)}
+    seen = {name: r.outcomes for name, r in recordings.items() if r.outcomes.are_enough}
     profile = replace(profile, draft_ms=min(r.draft_ms for r in recordings.values()))
     if not seen:
         return profile
@@ -90,7 +89,3 @@ def _with_drafter(
         calibrations={name: outcomes.calibration() for name, outcomes in seen.items()},
         sibling_rates=joined(list(seen.values())).sibling_rates(),
     )
-
-
-def _is_enough(outcomes: Outcomes) -> bool:
-    return len(outcomes.accepted) >= _LEAST_EDGES and any(outcomes.accepted)

@@ -16,6 +16,7 @@ from canopy.stages.protocol import Verifier
 from canopy.tree import DraftTree, Forest
 from canopy.tree.forest import split_ragged
 
+_LEAST_EDGES = 200  # that a fit is worth
 _LEAST_RATE = 1e-3
 _MOST_RATE = 0.97
 
@@ -47,6 +48,11 @@ class Outcomes:
             self.num_accepted += [0] * missing
             self.num_accepted[place] += 1
             node = children[place]
+
+    @property
+    def are_enough(self) -> bool:
+        """For a fit."""
+        return len(self.accepted) >= _LEAST_EDGES and any(self.accepted)
 
     def calibration(self) -> Calibration:
         """The fit of all edges seen."""
