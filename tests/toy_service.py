@@ -5,8 +5,9 @@ an error.
 """
 
 import shutil
-import time
 from pathlib import Path
+
+from waiting import wait_until
 
 from canopy.config import ServerConfig
 from canopy.serve.probe import read_metrics
@@ -65,6 +66,8 @@ class TritonPythonModel:
         self.count(request.request_id(), True)
         try:
             self.stream(request, sender)
+        except Exception as error:
+            self.refuse(sender, f"[internal] {error!r}")
         finally:
             self.count(request.request_id(), False)
 
@@ -79,7 +82,7 @@ class TritonPythonModel:
             text = json.loads(text_of(request, "messages"))[-1]["content"]
         if text.startswith("["):
             return self.refuse(sender, text)
-        words = text.split()
+        words = text.split() or [""]
         for index, word in enumerate(words):
             time.sleep(WORD_S)
             with self.lock:
@@ -107,12 +110,9 @@ class TritonPythonModel:
 
 def becomes_idle(server: ServerConfig, timeout_s: float = 2.0) -> bool:
     """Whether no request runs any more, soon; the gauge follows the last response."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if read_metrics(server)["canopy_running_sequences"] == 0:
-            return True
-        time.sleep(0.02)
-    return False
+    return wait_until(
+        lambda: read_metrics(server)["canopy_running_sequences"] == 0, timeout_s=timeout_s
+    )
 
 
 def write_toy_repository(folder: Path, model: str = MODEL) -> Path:

@@ -23,40 +23,43 @@ def _upper(name: str) -> str:
     return name.replace("-", "_").upper()
 
 
+Host = Annotated[str, _option("host", "Address to listen on.")]
+Port = Annotated[int, _option("port", "Port to listen on.")]
+Server = Annotated[
+    str, _option("server", "The Triton server: host:port (gRPC), grpcs://, http:// or https://.")
+]
+Model = Annotated[str, _option("model", "The model's name on the server.")]
+ServedNames = Annotated[
+    list[str] | None,
+    _option("served-name", "What clients call the model; repeatable. Default: as the server."),
+]
+ApiKeys = Annotated[
+    list[str] | None,
+    _option("api-key", "Ask for one of these; repeatable. Better in the environment."),
+]
+MaxBodyBytes = Annotated[int, _option("max-body-bytes", "Larger requests get 413.")]
+MaxPromptBytes = Annotated[int, _option("max-prompt-bytes", "Longer texts get 400.")]
+MaxConcurrent = Annotated[int, _option("max-concurrent", "Answers at once; beyond, 429.")]
+MaxChoices = Annotated[int, _option("max-choices", "Most answers of one request (n).")]
+RequestTimeout = Annotated[float, _option("request-timeout", "Seconds; a longer answer gets 504.")]
+CaFile = Annotated[
+    str | None, _option("ca-file", "PEM file of who signed the server's certificate.")
+]
+
+
 def run(
-    host: Annotated[str, _option("host", "Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, _option("port", "Port to listen on.")] = 8080,
-    server: Annotated[
-        str,
-        _option("server", "The Triton server: host:port (gRPC), grpcs://, http:// or https://."),
-    ] = DEFAULTS.server_url,
-    model: Annotated[str, _option("model", "The model's name on the server.")] = DEFAULTS.model,
-    served_name: Annotated[
-        list[str] | None,
-        _option("served-name", "What clients call the model; repeatable. Default: as the server."),
-    ] = None,
-    api_key: Annotated[
-        list[str] | None,
-        _option("api-key", "Ask for one of these; repeatable. Better in the environment."),
-    ] = None,
-    max_body_bytes: Annotated[
-        int, _option("max-body-bytes", "Larger requests get 413.")
-    ] = DEFAULTS.max_body_bytes,
-    max_prompt_bytes: Annotated[
-        int, _option("max-prompt-bytes", "Longer texts get 400.")
-    ] = DEFAULTS.max_prompt_bytes,
-    max_concurrent: Annotated[
-        int, _option("max-concurrent", "Answers at once; beyond, 429.")
-    ] = DEFAULTS.max_concurrent,
-    max_choices: Annotated[
-        int, _option("max-choices", "Most answers of one request (n).")
-    ] = DEFAULTS.max_choices,
-    request_timeout: Annotated[
-        float, _option("request-timeout", "Seconds; a longer answer gets 504.")
-    ] = DEFAULTS.request_timeout_s,
-    ca_file: Annotated[
-        str | None, _option("ca-file", "PEM file of who signed the server's certificate.")
-    ] = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8080,
+    server: Server = DEFAULTS.server_url,
+    model: Model = DEFAULTS.model,
+    served_name: ServedNames = None,
+    api_key: ApiKeys = None,
+    max_body_bytes: MaxBodyBytes = DEFAULTS.max_body_bytes,
+    max_prompt_bytes: MaxPromptBytes = DEFAULTS.max_prompt_bytes,
+    max_concurrent: MaxConcurrent = DEFAULTS.max_concurrent,
+    max_choices: MaxChoices = DEFAULTS.max_choices,
+    request_timeout: RequestTimeout = DEFAULTS.request_timeout_s,
+    ca_file: CaFile = None,
 ) -> None:
     """Serve an OpenAI-compatible API in front of a Canopy server.
 
@@ -68,8 +71,8 @@ def run(
         DEFAULTS,
         server_url=server,
         model=model,
-        served_names=tuple(name for name in served_name or () if name),
-        api_keys=tuple(key for key in api_key or () if key),
+        served_names=_given(served_name),
+        api_keys=_given(api_key),
         max_body_bytes=max_body_bytes,
         max_prompt_bytes=max_prompt_bytes,
         max_concurrent=max_concurrent,
@@ -77,6 +80,15 @@ def run(
         request_timeout_s=request_timeout,
         tls=Tls(ca_file=ca_file),
     )
+    _serve(settings, host, port)
+
+
+def _given(values: list[str] | None) -> tuple[str, ...]:
+    """Without the empty ones, which an empty variable of the environment brings."""
+    return tuple(value for value in values or () if value)
+
+
+def _serve(settings: GatewaySettings, host: str, port: int) -> None:
     logging.basicConfig(level=logging.INFO)
     uvicorn.run(
         create_app(settings),

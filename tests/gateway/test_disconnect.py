@@ -2,11 +2,11 @@
 
 import json
 import socket
-import time
 
 import openai
 import pytest
 from served import gateway
+from waiting import wait_until
 
 from canopy.config import ServerConfig
 from canopy.serve.probe import read_metrics
@@ -16,15 +16,6 @@ pytestmark = pytest.mark.server
 
 ENDLESS = {"model": "canopy", "prompt": "abc", "max_tokens": 4000}
 KEEPS_ON = {"ignore_eos": True}
-
-
-def becomes(is_true, timeout_s: float = 5.0) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if is_true():
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def counted(server: ServerConfig, name: str) -> float:
@@ -40,16 +31,16 @@ def test_leaving_a_stream_cancels_the_request(client, server):
     before = counted(server, "cancellations_total")
     with client.completions.create(stream=True, extra_body=KEEPS_ON, **ENDLESS) as stream:
         next(iter(stream))
-    assert becomes(lambda: counted(server, "cancellations_total") == before + 1)
-    assert becomes(lambda: is_idle(server))
+    assert wait_until(lambda: counted(server, "cancellations_total") == before + 1)
+    assert wait_until(lambda: is_idle(server))
 
 
 def test_leaving_a_stream_cancels_every_choice(client, server):
     before = counted(server, "cancellations_total")
     with client.completions.create(stream=True, n=4, extra_body=KEEPS_ON, **ENDLESS) as stream:
         next(iter(stream))
-    assert becomes(lambda: counted(server, "cancellations_total") == before + 4)
-    assert becomes(lambda: is_idle(server))
+    assert wait_until(lambda: counted(server, "cancellations_total") == before + 4)
+    assert wait_until(lambda: is_idle(server))
 
 
 def test_giving_up_on_a_whole_answer_cancels_the_request(client, server):
@@ -57,8 +48,8 @@ def test_giving_up_on_a_whole_answer_cancels_the_request(client, server):
     impatient = client.with_options(timeout=0.15)
     with pytest.raises(openai.APITimeoutError):
         impatient.completions.create(n=8, extra_body=KEEPS_ON, **ENDLESS)
-    assert becomes(lambda: counted(server, "cancellations_total") == before + 8)
-    assert becomes(lambda: is_idle(server))
+    assert wait_until(lambda: counted(server, "cancellations_total") == before + 8)
+    assert wait_until(lambda: is_idle(server))
 
 
 def test_the_places_of_a_lost_client_are_free_again(triton, server):
@@ -72,7 +63,7 @@ def test_the_places_of_a_lost_client_are_free_again(triton, server):
         )
         with socket.create_connection((host, int(port)), timeout=10) as connection:
             connection.sendall(head.encode() + body)
-            assert becomes(lambda: not is_idle(server))
+            assert wait_until(lambda: not is_idle(server))
         with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=4) as client:
             answer = client.completions.create(model="canopy", prompt="abc", max_tokens=2)
     assert answer.usage.completion_tokens <= 2
@@ -87,4 +78,4 @@ def test_a_deadline_of_the_gateway_ends_the_answer(triton, server):
     ):
         client.completions.create(n=8, extra_body=KEEPS_ON, **ENDLESS)
     assert (caught.value.status_code, caught.value.code) == (504, "timeout")
-    assert becomes(lambda: is_idle(server))
+    assert wait_until(lambda: is_idle(server))

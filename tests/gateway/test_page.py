@@ -8,7 +8,8 @@ pytest.importorskip("playwright", reason="the page is tested with playwright")
 
 from browser import CHROMIUM, ChatPage, chromium
 from playwright.sync_api import Browser, expect
-from test_disconnect import becomes, counted, is_idle
+from test_disconnect import counted, is_idle
+from waiting import wait_until
 
 pytestmark = [
     pytest.mark.server,
@@ -75,7 +76,7 @@ def test_the_tree_appears_while_the_answer_streams(visit):
     expect(visit.page.locator("#tree svg")).to_be_visible()
     expect(visit.page.get_by_role("button", name="Stop")).to_be_visible()
     first = visit.position[1]
-    assert becomes(lambda: visit.position[1] > first)
+    assert wait_until(lambda: visit.position[1] > first)
     assert visit.position[0] > first  # it follows
     visit.page.keyboard.press("Escape")
     visit.wait_for_end()
@@ -93,8 +94,8 @@ def test_stopping_cancels_the_request_on_the_server(visit, server, way):
         visit.page.keyboard.press("Escape")
     visit.wait_for_end()
     assert visit.summary.endswith("stopped")
-    assert becomes(lambda: counted(server, "cancellations_total") == before + 1)
-    assert becomes(lambda: is_idle(server))
+    assert wait_until(lambda: counted(server, "cancellations_total") == before + 1)
+    assert wait_until(lambda: is_idle(server))
 
 
 def test_the_replay_obeys_the_keyboard(answered):

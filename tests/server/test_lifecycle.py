@@ -7,7 +7,8 @@ import socket
 import subprocess
 
 import pytest
-from wire import Stream, ask, wait_until
+from waiting import wait_until
+from wire import Stream, ask
 
 pytestmark = pytest.mark.server
 

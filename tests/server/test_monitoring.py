@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from wire import ask, wait_until
+from waiting import wait_until
+from wire import ask
 
 from canopy.engine.metric_families import PREFIX, read_series
 from canopy.engine.metrics import EngineMetrics

@@ -10,7 +10,8 @@ import torch
 from replay import assert_same_or_tied
 from tested_server import TestedServer
 from transformers import AutoModelForCausalLM
-from wire import Stream, ask, wait_until
+from waiting import wait_until
+from wire import Stream, ask
 
 from canopy.config import CacheConfig, Deployment, LimitsConfig, TargetConfig
 from canopy.serve.runtime import with_free_ports

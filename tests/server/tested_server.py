@@ -1,6 +1,7 @@
 """A server process whose gauges the tests read."""
 
-from wire import metrics, wait_until
+from waiting import wait_until
+from wire import metrics
 
 from canopy.serve.process import ServerProcess
 

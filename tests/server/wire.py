@@ -2,7 +2,6 @@
 
 import json
 import queue
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -148,13 +147,3 @@ def metrics(url: str) -> dict[str, float]:
         lines = response.read().decode().splitlines()
     pairs = (line.rsplit(" ", 1) for line in lines if line.startswith("canopy_"))
     return {name: float(value) for name, value in pairs}
-
-
-def wait_until(is_true, timeout_s: float = 10.0) -> bool:
-    """Poll a condition."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if is_true():
-            return True
-        time.sleep(0.02)
-    return False

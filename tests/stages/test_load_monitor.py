@@ -5,6 +5,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from waiting import wait_until
 
 from canopy.config import ServerConfig
 from canopy.policy.load import LoadState
@@ -68,12 +69,7 @@ def monitor(endpoint):
 
 
 def becomes(monitor, is_true, timeout_s=5.0):
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if is_true(monitor.read()):
-            return True
-        time.sleep(0.01)
-    return False
+    return wait_until(lambda: is_true(monitor.read()), timeout_s)
 
 
 def is_fresh(running):
