@@ -1,7 +1,10 @@
 """The block drafter as source: laws, context windows, and what a failing pass costs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from training.drafter_corpus import DRAFT_IDS, make_drafter
@@ -14,7 +17,8 @@ from canopy.sampling import Acceptance, PolicyName, SamplingParams
 from canopy.stages.features import Features
 from canopy.stages.sources.best_first import Continuations
 from canopy.stages.sources.block import BlockSource, LoadedBlockDrafter, blended
-from canopy.stages.sources.block_conditionals import BlockConditionals, MarkovHead
+from canopy.stages.sources.block_conditionals import BlockConditionals, Copied, MarkovHead
+from canopy.stages.sources.block_prefixes import BLOCK, PrefixBlocks
 from canopy.stages.sources.joint_weights import load_joint_weights, save_joint_weights
 from canopy.stages.sources.lookup import LookupSource
 from canopy.stages.sources.markov_head import markov_head
@@ -49,6 +53,35 @@ def test_with_all_candidates_a_law_is_the_softmax_of_row_and_transition(is_on, t
         for token, prob in zip(head.draft_ids.tolist(), expected, strict=True):
             assert found[token] == pytest.approx(prob, rel=1e-4, abs=1e-7)
         assert entropy == pytest.approx(-(expected * np.log2(expected)).sum(), abs=1e-3)
+
+
+@given(st.integers(0, 200), st.integers(1, 40), st.integers(1, 8), st.booleans())
+def test_a_copied_token_has_its_bonus_while_the_parent_is_copied_too(seed, num, length, is_after):
+    _, logits, head = random_laws(seed, num)
+    generator = np.random.default_rng(seed)
+    copying = replace(head, copy_bonus=generator.normal(size=(4, 9)).astype(np.float32))
+    following = generator.choice(head.draft_ids, 4, replace=False)
+    parent = int(following[1] if is_after else following[3])
+    laws = BlockConditionals(logits, copying, num, copied=Copied(length, following))
+    found = dict(zip(*(part.tolist() for part in laws.at(2, parent)[:2]), strict=True))
+    assert len(found) == num
+    place = int(np.searchsorted(head.draft_ids, following[2]))
+    scores = logits[2] + head.out @ head.codes[parent]
+    rest = np.delete(np.arange(40), [list(head.draft_ids).index(token) for token in found])
+    scores[place] += copying.copy_bonus[2, length] if is_after else 0.0
+    scores[rest] = logits[2][rest]  # the tail keeps its share of U
+    expected = scores[place] - np.logaddexp.reduce(scores.astype(float))
+    assert found[int(following[2])] == pytest.approx(min(expected, 0.0), abs=1e-4)
+
+
+def test_without_a_match_or_out_of_the_draft_vocabulary_nothing_is_copied():
+    laws, logits, head = random_laws(0, 20)
+    copying = replace(head, copy_bonus=np.full((4, 9), 5.0, np.float32))
+    unknown = next(token for token in range(50) if token not in head.draft_ids)
+    for copied in (Copied(0, head.draft_ids[:4]), Copied(3, np.full(4, unknown))):
+        others = BlockConditionals(logits, copying, 20, copied=copied)
+        for mine, its in zip(others.at(1, unknown), laws.at(1, unknown), strict=True):
+            np.testing.assert_array_equal(mine, its)
 
 
 @given(st.integers(0, 200), st.integers(1, 40), st.integers(0, 49))
@@ -170,6 +203,47 @@ def test_the_window_bounds_what_is_kept(loaded):
     assert source.propose([task_of(1, tokens[:400])])[0].tree.num_nodes == 12
     context = source._contexts[1]
     assert (len(context.key_values), context.end) == (loaded.config.window, 399)
+
+
+def test_a_prefix_that_the_target_reuses_is_known_from_another_sequence(loaded):
+    tokens = np.random.default_rng(0).integers(0, 200, 60).tolist()
+    whole, reusing = source_of(loaded), source_of(loaded)
+    whole.take_features({1: features_of(1, 0, 59)})
+    [expected] = whole.propose([task_of(1, tokens)])
+    for start in range(0, 50, 7):  # as a first sequence grows
+        reusing.take_features({1: features_of(1, start, min(start + 7, 50))})
+        reusing.propose([task_of(1, tokens[:51])])
+    reusing.finish(1)
+    reusing.take_features({2: features_of(1, 48, 59), 3: features_of(1, 48, 59)})
+    other = [9, *tokens[1:]]
+    known, unknown = reusing.propose([task_of(2, tokens), task_of(3, other)])
+    same(known, expected)
+    assert reusing._contexts[2].first == 0
+    assert reusing._contexts[3].first == 48
+    assert unknown.tree.num_nodes == 12
+
+
+def test_the_blocks_used_last_stay():
+    blocks = PrefixBlocks(max_blocks=2)
+    names = [bytes([n]) for n in range(3)]
+    values = np.arange(3 * BLOCK)
+    blocks.keep(names[:2], 0, 0, values)
+    assert len(blocks.before(names[:1], 99)) == 1
+    blocks.keep(names, 0, 2 * BLOCK, values)
+    assert blocks.before(names[:2], 99) == []
+    np.testing.assert_array_equal(blocks.before(names[2:], 99)[0], values[2 * BLOCK :])
+    assert blocks.before(names[2:], BLOCK - 1) == []
+
+
+def test_what_followed_the_latest_match_reaches_the_rows(loaded, tiny_folder):
+    drafter = make_drafter(tiny_folder).eval()
+    with torch.no_grad():
+        drafter.copy.weight.copy_(1e3 * torch.eye(drafter.config.hidden_size))
+    copying = replace(loaded, runner=CountedRunner(drafter))
+    source, text = source_of(copying), [3, 50, 60, 70, 80, 90, 3, 50]
+    source.take_features({1: features_of(1, 0, 7)})
+    laws = source._laws([task_of(1, text).sequence])[1]
+    assert [int(laws.at(k, p)[0][0]) for k, p in enumerate([50, 60, 70, 80])] == [60, 70, 80, 90]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])

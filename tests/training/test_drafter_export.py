@@ -22,7 +22,8 @@ BATCHES = [(1, 1), (1, 40), (3, 17)]
 def drafter(tiny_folder):
     drafter = make_drafter(tiny_folder)
     with torch.no_grad():
-        drafter.inject.weight.normal_(std=0.1)
+        for part in (drafter.inject, drafter.copy, drafter.match_lengths):
+            part.weight.normal_(std=0.1)
     return drafter.eval()
 
 
@@ -47,6 +48,8 @@ def inputs_of(runner, config, batch, length, seed=0) -> BlockInputs:
         lengths,
         key_values.reshape(batch, length, *key_values.shape[1:]),
         lengths,
+        generator.normal(size=(batch, config.block_size, config.hidden_size)).astype(np.float32),
+        np.arange(batch) % 3,
     )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from canopy.text.tokenizer import Tokenizer
+from canopy_kernels.copying import copied_tokens
 from canopy_training.corpus import Answer, Corpus
 
 PROMPT_WEIGHT = 0.1  # of a prompt's token in the choice of the draft vocabulary, an answer's is 1
@@ -33,6 +34,8 @@ class DrafterBatch:
     label_ids: torch.Tensor  # int64 [S, A, K, T] draft ids, best first; where not in it 0
     label_probs: torch.Tensor  # float32 [S, A, K, T] 0 where not in the draft vocabulary
     next_ids: torch.Tensor  # int64 [S, A, K] target ids of the tokens that came
+    copied_ids: torch.Tensor  # int64 [S, A, K] of the latest match, see canopy_kernels.copying
+    match_lengths: torch.Tensor  # int64 [S, A]
     is_kept: torch.Tensor  # bool [S, A, K] rows that exist and are asked for
 
     def to(self, device: str) -> "DrafterBatch":
@@ -118,6 +121,7 @@ class Batches:
         wanted = generator.random(index.shape) < np.exp(-decay * rows)
         features = np.asarray(answer.features[first:])
         token_ids = answer.token_ids.astype(np.int64)
+        copies = [copied_tokens(token_ids[: a + 1], self._block_size) for a in anchors.tolist()]
         return {
             "features": features.reshape(len(features), -1),
             "positions": first + np.arange(len(features)),
@@ -126,6 +130,8 @@ class Batches:
             "label_ids": np.maximum(draft_ids, 0),
             "label_probs": np.where(draft_ids >= 0, probs, np.float32(0.0)),
             "next_ids": token_ids[parents + 1],
+            "copied_ids": np.stack([following for _, following in copies]).astype(np.int64),
+            "match_lengths": np.array([length for length, _ in copies], np.int64),
             "is_kept": exists & wanted,
         }
 

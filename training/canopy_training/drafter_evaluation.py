@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from canopy.models.block_drafter import BlockDrafter
-from canopy.stages.sources.block_conditionals import BlockConditionals, MarkovHead
+from canopy.stages.sources.block_conditionals import BlockConditionals, Copied, MarkovHead
 from canopy.stages.sources.markov_head import markov_head
 from canopy_training.corpus import Answer
 from canopy_training.drafter_data import Batches
@@ -51,10 +51,14 @@ def evaluate(
         batch = batches.of([answer], num_anchors, generator, decay=0.0).to(str(head.device))
         losses.append(float(distillation_loss(drafter, batch, head)))
         logits = torch.nn.functional.linear(decoded_rows(drafter, batch)[0], head).cpu().numpy()
-        arrays = [part[0].cpu().numpy() for part in (batch.parent_ids, batch.next_ids)]
+        fields = (batch.parent_ids, batch.next_ids, batch.copied_ids, batch.match_lengths)
+        arrays = [part[0].cpu().numpy() for part in fields]
         kept = batch.is_kept[0].cpu().numpy()
-        for rows, parents, tokens, exists in zip(logits, *arrays, kept, strict=True):
-            laws = BlockConditionals(rows, markov, num_candidates)
+        for rows, parents, tokens, following, length, exists in zip(
+            logits, *arrays, kept, strict=True
+        ):
+            copied = Copied(int(length), following)
+            laws = BlockConditionals(rows, markov, num_candidates, copied=copied)
             best = np.array([laws.at(k, p)[0][0] for k, p in enumerate(parents)])
             hits = (best == tokens) & exists
             right.append(hits)

@@ -7,7 +7,13 @@ from pathlib import Path
 import torch
 
 from canopy.models.block_drafter import BlockDrafter, BlockDrafterConfig
-from canopy.models.block_runner import BLOCK_GRAPH, CONTEXT_GRAPH, BlockGraph, ContextGraph
+from canopy.models.block_runner import (
+    BLOCK_GRAPH,
+    CONTEXT_GRAPH,
+    BlockGraph,
+    BlockInputs,
+    ContextGraph,
+)
 
 _OPSET = 17
 
@@ -45,8 +51,10 @@ def _write_block(drafter: BlockDrafter, config: BlockDrafterConfig, path: Path) 
         torch.tensor([7, 9]),
         torch.randn(shape),
         torch.tensor([3, 5]),
+        torch.randn(2, config.block_size, size),
+        torch.tensor([0, 2]),
     )
-    names = ["anchors", "last", "positions", "key_values", "lengths"]
+    names = list(BlockInputs._fields)
     axes = {name: {0: "batch"} for name in names}
     axes["key_values"][1] = "context"
     _export(BlockGraph(drafter), example, path, names, ["logits"], axes)

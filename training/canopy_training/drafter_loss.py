@@ -21,7 +21,9 @@ def decoded_rows(drafter: BlockDrafter, batch: DrafterBatch) -> torch.Tensor:
     context = drafter.encode(batch.features, batch.positions)
     last = (batch.anchors - 1).unsqueeze(-1).expand(-1, -1, config.hidden_size)
     anchors = F.embedding(batch.parent_ids[..., 0], drafter.embedding)
-    rows = drafter.start_rows(anchors, context.vectors.gather(1, last))
+    copied = F.embedding(batch.copied_ids, drafter.embedding)
+    vectors = context.vectors.gather(1, last)
+    rows = drafter.start_rows(anchors, vectors, copied, batch.match_lengths)
     steps = torch.arange(config.block_size, device=rows.device)
     places = batch.positions.gather(1, batch.anchors).unsqueeze(-1) + steps
     flat = drafter.decode(
@@ -51,8 +53,29 @@ def distillation_loss(
     parents = F.embedding(batch.parent_ids[batch.is_kept], drafter.embedding)
     logits = F.linear(rows.to(head.dtype), head)
     logits = (logits + drafter.markov_out(drafter.markov_code(parents))).float()
+    logits = logits + copy_bonuses(drafter, batch, logits)
     label_ids, probs = batch.label_ids[batch.is_kept], batch.label_probs[batch.is_kept]
     log_probs = logits.gather(1, label_ids) - logits.logsumexp(dim=1, keepdim=True)
     soft = -(probs * log_probs).sum(dim=1)
     hard = -log_probs[:, 0] * (probs[:, 0] > 0)
     return ((1.0 - HARD) * soft + HARD * hard).mean()
+
+
+def copied_rows(
+    drafter: BlockDrafter, batch: DrafterBatch
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Of the kept rows: (column of the copied token, cell of the bonus table, has a bonus); [n]."""
+    columns, is_copied = drafter.copy_columns(
+        batch.copied_ids, batch.parent_ids, batch.match_lengths
+    )
+    block_size, num_lengths = drafter.copy_bonus.shape
+    rows = torch.arange(block_size, device=columns.device)
+    cells = rows * num_lengths + batch.match_lengths.unsqueeze(-1)
+    return columns[batch.is_kept], cells[batch.is_kept], is_copied[batch.is_kept]
+
+
+def copy_bonuses(drafter: BlockDrafter, batch: DrafterBatch, logits: torch.Tensor) -> torch.Tensor:
+    """What copying adds to the logits of the kept rows; [n, V]."""
+    columns, cells, is_copied = copied_rows(drafter, batch)
+    bonus = drafter.copy_bonus.flatten()[cells] * is_copied
+    return torch.zeros_like(logits).scatter(1, columns.unsqueeze(1), bonus.unsqueeze(1))

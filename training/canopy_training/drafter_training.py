@@ -11,13 +11,17 @@ import torch
 
 from canopy.models.block_drafter import BlockDrafter
 from canopy.models.block_drafter_files import save_drafter
+from canopy_training.copying import fit_copy_bonus
 from canopy_training.corpus import Answer
 from canopy_training.drafter_data import Batches
 from canopy_training.drafter_evaluation import evaluate
 from canopy_training.drafter_loss import distillation_loss
 from canopy_training.training_run import Schedule, TrainingRun
 
-_FASTER = ("fuse", "inject", "masks", "adapter", "markov_in", "markov_out")  # start from nothing
+_FASTER = (  # start from nothing
+    *("fuse", "inject", "masks", "copy", "match_lengths"),
+    *("adapter", "markov_in", "markov_out"),
+)
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ class TrainingSettings(Schedule):
     anchors: int = 32  # of a sequence
     row_decay: float = 0.5  # row k is trained with probability exp(-row_decay * k)
     candidates: int = 512
+    copy_answers: int = 128  # on which the copy bonus is fitted
 
 
 class DrafterTraining(TrainingRun):
@@ -58,8 +63,10 @@ class DrafterTraining(TrainingRun):
         return distillation_loss(self._drafter, batch.to(self._device), self._head)
 
     def evaluation(self, held_out: Sequence[Answer]) -> dict[str, Any]:
-        """See `drafter_evaluation`."""
+        """See `drafter_evaluation`; what copying is worth follows the network."""
         settings = self._settings
+        numbers = self._train[: settings.copy_answers]
+        fit_copy_bonus(self._drafter, [self._answers[i] for i in numbers], self._batches)
         return dataclasses.asdict(
             evaluate(self._drafter, held_out, 8, settings.candidates, settings.seed)
         )

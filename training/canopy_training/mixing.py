@@ -10,12 +10,13 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from canopy.models.block_drafter import BlockDrafter
+from canopy.models.block_drafter import BlockDrafter, BlockDrafterConfig
 from canopy.models.block_runner import BlockInputs, TorchBlockRunner
 from canopy.stages.sources.block import drafted_by
-from canopy.stages.sources.block_conditionals import BlockConditionals
+from canopy.stages.sources.block_conditionals import BlockConditionals, Copied
 from canopy.stages.sources.markov_head import markov_head
 from canopy_kernels.candidates import Drafted
+from canopy_kernels.copying import copied_tokens
 from canopy_training.corpus import Answer
 from canopy_training.survival import Drafting, anchor_places
 
@@ -30,9 +31,14 @@ def drafting_with(drafter: BlockDrafter, num_candidates: int) -> Drafting:
     def drafting(answer: Answer) -> Callable[[int, list[int]], Drafted]:
         tokens = answer.token_ids.astype(np.int64)
         places = [place for place, _ in anchor_places(len(answer.prompt_ids), len(tokens))]
-        rows = _logits(runner, embedding, answer, np.array(places) - 1, drafter.config.window)
+        rows = _logits(runner, embedding, answer, np.array(places) - 1, drafter.config)
         laws = {
-            place: BlockConditionals(logits, head, num_candidates)
+            place: BlockConditionals(
+                logits,
+                head,
+                num_candidates,
+                copied=Copied(*copied_tokens(tokens[:place], drafter.config.block_size)),
+            )
             for place, logits in zip(places, rows, strict=True)
         }
 
@@ -49,7 +55,7 @@ def _logits(
     embedding: torch.Tensor,
     answer: Answer,
     anchors: np.ndarray,
-    window: int,
+    config: BlockDrafterConfig,
 ) -> np.ndarray:
     """float32 [n, block, V] of anchors at int64 [n] places, 1 or more."""
     features = np.array(answer.features)
@@ -57,16 +63,23 @@ def _logits(
         features.reshape(len(features), -1), np.arange(len(features))
     )
     tokens = answer.token_ids.astype(np.int64)
+    copies = {a: copied_tokens(tokens[: a + 1], config.block_size) for a in anchors.tolist()}
     parts = []
     for some in np.split(anchors, range(_PASS, len(anchors), _PASS)):
-        lengths = np.minimum(some, window)
+        lengths = np.minimum(some, config.window)
         padded = np.zeros((len(some), int(lengths.max()), *key_values.shape[1:]), np.float32)
         for row, anchor, length in zip(padded, some, lengths, strict=True):
             row[:length] = key_values[anchor - length : anchor]
         parts.append(
             runner.propose(
                 BlockInputs(
-                    embedding[tokens[some]].numpy(), vectors[some - 1], some, padded, lengths
+                    embedding[tokens[some]].numpy(),
+                    vectors[some - 1],
+                    some,
+                    padded,
+                    lengths,
+                    embedding[np.stack([copies[a][1] for a in some.tolist()])].numpy(),
+                    np.array([copies[a][0] for a in some.tolist()], np.int64),
                 )
             )
         )

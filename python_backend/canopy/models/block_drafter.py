@@ -2,8 +2,12 @@
 
     context   features of the target's tap layers -> one vector a position -> keys, values
     rows      row k = mask vector k (+ the anchor's embedding in row 0) + injected last context
+              + the embedding, projected, of what the text would go on with in row k if it copied
+              its latest match, + a vector for the length of that match
     head      logits of row k over the draft vocabulary, U_k; the target's own embedding, frozen
-    Markov    conditional(. | parent, k) = softmax(U_k + W2 W1[parent])
+    Markov    conditional(. | parent, k) = softmax(U_k + W2 W1[parent] + copy bonus)
+    copying   the bonus, by row and length of the match, goes to the token that the copy has in
+              row k, as long as the parent is the one that it has in the row before
 
 Rows see the context before the anchor and each other. Shapes: B sequences, C context positions,
 R rows, E hidden size, H query heads, K KV heads, D head_dim, V draft vocabulary.
@@ -15,6 +19,8 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
+
+from canopy_kernels.copying import LONGEST_COPIED_MATCH
 
 
 @dataclass(frozen=True)
@@ -133,6 +139,7 @@ class BlockDrafter(nn.Module):
     tap_scales: torch.Tensor  # float32 [taps]
     draft_ids: torch.Tensor  # int64 [V], ascending target ids of the draft vocabulary
     embedding: torch.Tensor  # [target vocabulary, E]
+    copy_bonus: torch.Tensor  # float32 [block, LONGEST_COPIED_MATCH + 1], 0 without a match
 
     def __init__(
         self, config: BlockDrafterConfig, embedding: torch.Tensor, dropout: float = 0.0
@@ -144,10 +151,13 @@ class BlockDrafter(nn.Module):
         self.register_buffer("frequencies", torch.zeros(config.head_dim // 2))
         self.register_buffer("tap_scales", torch.ones(len(config.tap_layers)))
         self.register_buffer("draft_ids", torch.arange(config.draft_vocab_size))
+        self.register_buffer("copy_bonus", torch.zeros(config.block_size, LONGEST_COPIED_MATCH + 1))
         self.fuse = nn.Linear(config.feature_size, size, bias=False)
         self.context_norm = Norm(size, config.rms_norm_eps)
         self.inject = nn.Linear(size, size, bias=False)
         self.masks = nn.Parameter(torch.zeros(config.block_size, size))
+        self.copy = nn.Linear(size, size, bias=False)
+        self.match_lengths = nn.Embedding(LONGEST_COPIED_MATCH + 1, size)
         self.layers = nn.ModuleList(BlockLayer(config, dropout) for _ in range(config.num_layers))
         self.norm = Norm(size, config.rms_norm_eps)
         self.adapter = nn.Linear(size, size, bias=False)  # in front of the frozen head
@@ -165,10 +175,22 @@ class BlockDrafter(nn.Module):
         parts = [layer.key_values(vectors, angles) for layer in self._block_layers()]
         return Context(vectors, torch.stack(parts, dim=-4))
 
-    def start_rows(self, anchors: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
-        """[..., block, E] of anchors' embeddings and the context vectors before them, [..., E]."""
+    def start_rows(
+        self,
+        anchors: torch.Tensor,
+        last: torch.Tensor,
+        copied: torch.Tensor,
+        match_lengths: torch.Tensor,
+    ) -> torch.Tensor:
+        """What the layers start from, [..., block, E].
+
+        anchors, last: [..., E] embeddings and the context vectors before them. copied: [..., block,
+        E] embeddings, read where match_lengths, int [...], is not 0.
+        """
         masks = self.masks.expand(*anchors.shape[:-1], -1, -1)
-        rows = masks + self.inject(last).unsqueeze(-2)
+        rows = masks + (self.inject(last) + self.match_lengths(match_lengths)).unsqueeze(-2)
+        is_match = (match_lengths > 0).unsqueeze(-1).unsqueeze(-1)
+        rows = rows + self.copy(copied.float()) * is_match
         first = rows[..., :1, :] + anchors.float().unsqueeze(-2)
         return torch.cat((first, rows[..., 1:, :]), dim=-2)
 
@@ -199,6 +221,19 @@ class BlockDrafter(nn.Module):
     def markov_code(self, parents: torch.Tensor) -> torch.Tensor:
         """W1: [..., rank] of the parents' embeddings, [..., E]."""
         return self.markov_in(normalised(parents.float(), self.config.rms_norm_eps))
+
+    def copy_columns(
+        self, copied_ids: torch.Tensor, parent_ids: torch.Tensor, match_lengths: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Where the bonus of each row goes, int64 [..., block], and whether it has one, bool.
+
+        copied_ids, parent_ids: int64 [..., block] target ids. match_lengths: int64 [...].
+        """
+        columns = torch.searchsorted(self.draft_ids, copied_ids).clamp(max=len(self.draft_ids) - 1)
+        follows = torch.ones_like(columns, dtype=torch.bool)
+        follows[..., 1:] = parent_ids[..., 1:] == copied_ids[..., :-1]
+        is_known = self.draft_ids[columns] == copied_ids
+        return columns, is_known & follows & (match_lengths > 0).unsqueeze(-1)
 
     def _angles(self, positions: torch.Tensor) -> torch.Tensor:
         return positions.unsqueeze(-1).float() * self.frequencies

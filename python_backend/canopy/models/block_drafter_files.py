@@ -95,11 +95,13 @@ def new_drafter(
 
 
 def _make_neutral(drafter: BlockDrafter) -> None:
-    """The context is the last tap; nothing is injected; the Markov head adds nothing."""
+    """The context is the last tap; nothing is injected or copied; the Markov head adds nothing."""
     size = drafter.config.hidden_size
     drafter.fuse.weight.zero_()
     drafter.fuse.weight[:, -size:].copy_(torch.eye(size))
     drafter.inject.weight.zero_()
+    drafter.copy.weight.zero_()
+    drafter.match_lengths.weight.zero_()
     drafter.adapter.weight.copy_(torch.eye(size))
     drafter.markov_out.weight.zero_()
     drafter.masks.normal_(std=float(drafter.embedding.std()))

@@ -26,6 +26,8 @@ class BlockInputs(NamedTuple):
     positions: np.ndarray  # int64 [B] of the anchors
     key_values: np.ndarray  # float32 [B, C, layers, 2, K, D]
     lengths: np.ndarray  # int64 [B] context positions that are real, the first ones
+    copied: np.ndarray  # float32 [B, block, E] embeddings, see canopy_kernels.copying
+    match_lengths: np.ndarray  # int64 [B]
 
 
 class BlockRunner(Protocol):
@@ -71,9 +73,11 @@ class BlockGraph(nn.Module):
         positions: torch.Tensor,
         key_values: torch.Tensor,
         lengths: torch.Tensor,
+        copied: torch.Tensor,
+        match_lengths: torch.Tensor,
     ) -> torch.Tensor:
         """As `BlockRunner.propose`."""
-        rows = self.drafter.start_rows(anchors, last)
+        rows = self.drafter.start_rows(anchors, last, copied, match_lengths)
         steps = torch.arange(self.drafter.config.block_size, device=rows.device)
         index = torch.arange(key_values.shape[1], device=rows.device)
         seen = (index < lengths.unsqueeze(1)).unsqueeze(1).expand(-1, rows.shape[1], -1)

@@ -26,8 +26,9 @@ from canopy.sampling import Acceptance
 from canopy.serve.models import model_folder
 from canopy.stages.features import Features
 from canopy.stages.sources.best_first import BestFirst, Continuations
-from canopy.stages.sources.block_conditionals import LN2, BlockConditionals, MarkovHead
+from canopy.stages.sources.block_conditionals import LN2, BlockConditionals, Copied, MarkovHead
 from canopy.stages.sources.block_context import BlockContext
+from canopy.stages.sources.block_prefixes import PrefixBlocks
 from canopy.stages.sources.conditionals import MIN_COUPLED_CANDIDATES
 from canopy.stages.sources.joint_weights import load_joint_weights
 from canopy.stages.sources.lookup import LookupSource
@@ -35,11 +36,13 @@ from canopy.stages.sources.markov_head import markov_head
 from canopy.stages.sources.source import DraftSequence, DraftTask
 from canopy.tree import Proposal
 from canopy_kernels.candidates import Drafted, nothing_drafted
+from canopy_kernels.copying import COPY_WINDOW, LONGEST_COPIED_MATCH, copied_tokens
 from canopy_kernels.noise import gumbel
 
 logger = logging.getLogger(__name__)
 
 _NUM_RANKED = 16  # candidates of a node where no noise reorders them
+_COPIED_FROM = COPY_WINDOW + LONGEST_COPIED_MATCH  # last tokens
 _NOTHING = Continuations((), (), 0.0)
 _NOTHING_DRAFTED = nothing_drafted()
 
@@ -91,6 +94,7 @@ class BlockSource:
         self._lookup = lookup
         self._is_joint = is_joint
         self._contexts: dict[int, BlockContext] = {}
+        self._prefixes = PrefixBlocks()
 
     def take_features(self, features: dict[int, Features]) -> None:
         """Positions that the target has computed, by sequence."""
@@ -117,11 +121,12 @@ class BlockSource:
     # The pass
 
     def _laws(self, sequences: Sequence[DraftSequence]) -> dict[int, BlockConditionals]:
-        self._encode()
+        self._encode(sequences)
         ready = [s for s in sequences if self._reaches_anchor(s)]
         if not ready:
             return {}
-        logits = self._loaded.runner.propose(self._inputs(ready))
+        copies = [self._copied(sequence) for sequence in ready]
+        logits = self._loaded.runner.propose(self._inputs(ready, copies))
         if not np.isfinite(logits).all():
             raise ValueError("the drafter's logits hold NaN or infinity")
         return {
@@ -130,30 +135,41 @@ class BlockSource:
                 self._loaded.head,
                 self._drafter.num_candidates,
                 sequence.params.temperature or 1.0,
+                copied,
             )
-            for sequence, rows in zip(ready, logits, strict=True)
+            for sequence, rows, copied in zip(ready, logits, copies, strict=True)
         }
 
-    def _encode(self) -> None:
-        """Take up all features that have come, in one call."""
-        waiting = [context for context in self._contexts.values() if context.pending]
-        parts = [part for context in waiting if (part := context.pending)]
+    def _encode(self, sequences: Sequence[DraftSequence]) -> None:
+        """Take up all features of the sequences that have come, in one call."""
+        waiting, parts = list[tuple[BlockContext, list[int]]](), list[Features]()
+        for sequence in sequences:
+            context = self._contexts.get(sequence.sequence_id)
+            if context and context.pending:
+                context.recall(self._prefixes, sequence.token_ids)
+                waiting.append((context, sequence.token_ids))
+                parts.append(context.pending)
         if not parts:
             return
         positions = np.concatenate([np.arange(part.start, part.end) for part in parts])
         states = np.concatenate([part.states for part in parts])
         vectors, key_values = self._loaded.runner.encode(states, positions.astype(np.int64))
         first = 0
-        for context, part in zip(waiting, parts, strict=True):
+        for (context, token_ids), part in zip(waiting, parts, strict=True):
             end = first + len(part.states)
             context.settle(vectors[end - 1], key_values[first:end])
+            context.remember(self._prefixes, token_ids, part.start)
             first = end
 
     def _reaches_anchor(self, sequence: DraftSequence) -> bool:
         context = self._contexts.get(sequence.sequence_id)
         return context is not None and context.end == len(sequence.token_ids) - 1 > 0
 
-    def _inputs(self, sequences: Sequence[DraftSequence]) -> BlockInputs:
+    def _copied(self, sequence: DraftSequence) -> Copied:
+        text = np.array(sequence.token_ids[-_COPIED_FROM:], np.int64)
+        return Copied(*copied_tokens(text, self._loaded.config.block_size))
+
+    def _inputs(self, sequences: Sequence[DraftSequence], copies: Sequence[Copied]) -> BlockInputs:
         contexts = [self._contexts[sequence.sequence_id] for sequence in sequences]
         lengths = np.array([len(context.key_values) for context in contexts], np.int64)
         shape = (len(contexts), int(lengths.max()), *contexts[0].key_values.shape[1:])
@@ -161,12 +177,15 @@ class BlockSource:
         for padded, context in zip(key_values, contexts, strict=True):
             padded[: len(context.key_values)] = context.key_values
         anchors = [sequence.token_ids[-1] for sequence in sequences]
+        embedding = self._loaded.embedding
         return BlockInputs(
-            self._loaded.embedding[anchors].astype(np.float32),
+            embedding[anchors].astype(np.float32),
             np.stack([context.last for context in contexts]).astype(np.float32),
             np.array([context.end for context in contexts], np.int64),
             key_values,
             lengths,
+            embedding[np.stack([copied.token_ids for copied in copies])].astype(np.float32),
+            np.array([copied.length for copied in copies], np.int64),
         )
 
     # The tree

@@ -3,6 +3,7 @@
 import numpy as np
 
 from canopy.stages.features import Features
+from canopy.stages.sources.block_prefixes import BLOCK, PrefixBlocks, PrefixDigests
 
 
 class BlockContext:
@@ -14,6 +15,12 @@ class BlockContext:
         self.last = np.zeros(0, np.float32)  # [E] context vector of the last encoded position
         self.key_values = np.zeros(0, np.float32)  # [n, layers, 2, K, D], n <= window
         self._window = window
+        self._digests = PrefixDigests()
+
+    @property
+    def first(self) -> int:
+        """Position of the first of `key_values`."""
+        return self.end - len(self.key_values)
 
     def add(self, features: Features) -> None:
         """Further positions, or some of them anew."""
@@ -24,9 +31,23 @@ class BlockContext:
     def settle(self, last: np.ndarray, key_values: np.ndarray) -> None:
         """The pending positions, encoded. last: [E]; key_values: [n, layers, 2, K, D]."""
         assert self.pending is not None
-        first = self.end - len(self.key_values)
-        if first <= self.pending.start <= self.end and len(self.key_values):
-            kept = self.key_values[: self.pending.start - first]
+        if self.first <= self.pending.start <= self.end and len(self.key_values):
+            kept = self.key_values[: self.pending.start - self.first]
             key_values = np.concatenate([kept, key_values])
         self.key_values = key_values[-self._window :]
         self.last, self.end, self.pending = last, self.pending.end, None
+
+    # Prefixes that other sequences had, too
+
+    def recall(self, prefixes: PrefixBlocks, token_ids: list[int]) -> None:
+        """Where the first features do not begin with the text, take up what stood before them."""
+        start = self.pending.start if self.pending and not self.end else 0
+        if start % BLOCK == 0:
+            known = prefixes.before(self._digests.up_to(token_ids, start // BLOCK), self._window)
+            if known:
+                self.key_values, self.end = np.concatenate(known), start
+
+    def remember(self, prefixes: PrefixBlocks, token_ids: list[int], start: int) -> None:
+        """Keep the whole blocks of the positions from `start` on."""
+        digests = self._digests.up_to(token_ids, self.end // BLOCK)
+        prefixes.keep(digests, self.first, start, self.key_values)

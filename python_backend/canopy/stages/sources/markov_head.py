@@ -15,4 +15,5 @@ def markov_head(drafter: BlockDrafter, is_on: bool = True) -> MarkovHead:
         out=drafter.markov_out.weight.detach().float().cpu().numpy(),
         draft_ids=drafter.draft_ids.cpu().numpy().astype(np.int32),
         is_on=is_on,
+        copy_bonus=drafter.copy_bonus.float().cpu().numpy(),
     )
