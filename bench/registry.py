@@ -11,6 +11,7 @@ from bench import (
     simulate,
     step,
     strategies,
+    threads,
     turn,
 )
 from bench.benchmark import Benchmark
@@ -27,6 +28,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         strategies.BENCHMARK,
         load.BENCHMARK,
         load_step.BENCHMARK,
+        threads.BENCHMARK,
         perf_analyzer.BENCHMARK,
         simulate.BENCHMARK,
     )
