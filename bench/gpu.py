@@ -17,8 +17,10 @@ from bench.gpu_rates import Load, serve
 from bench.kernels import COPY_BYTES, copy_bandwidth, cuda_milliseconds, require_cuda
 from bench.progress import progress_bar
 from bench.step_cases import CONTEXT_LENGTH, Case, StepTimer
+from canopy.config import TargetConfig
 from canopy.models.config import ModelConfig
 from canopy.models.decoder import Decoder
+from canopy.stages.verifying import with_graphs
 
 _ROWS = (1, 2, 4, 8, 16, 32, 64)
 _SEQUENCES = (1, 4, 16, 64)
@@ -31,7 +33,9 @@ def run(options: Options) -> Result:
     require_cuda()
     arguments = options.arguments
     config, dtype = MODELS[arguments.model], arguments.dtype
-    decoder = random_decoder(config, dtype, "cuda")
+    decoder: Decoder = random_decoder(config, dtype, "cuda")
+    if arguments.graph_rows:
+        decoder = with_graphs(decoder, arguments.graph_rows, max(_SEQUENCES))
     bound = copy_bandwidth("cuda", COPY_BYTES, cuda_milliseconds)
     repeats = arguments.repeats or (3 if options.is_quick else 15)
     with progress_bar("steps", repeats * len(CASES)) as advance:
@@ -115,6 +119,13 @@ def figures(steps: Sequence[Record], rates: Sequence[Record]) -> dict[str, float
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", choices=list(MODELS), default="1b", help="its shape")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
+    parser.add_argument(
+        "--graph-rows",
+        type=int,
+        default=TargetConfig.max_graph_rows,
+        metavar="N",
+        help="target.max_graph_rows; 0 launches every kernel by itself",
+    )
     parser.add_argument("--repeats", type=positive, metavar="N")
 
 

@@ -150,3 +150,25 @@ class SamplingCase:
 
 
 SAMPLING_CASES = [SamplingCase(rows) for rows in (1, 17, 256)]
+
+
+@dataclass(frozen=True)
+class LinearCase:
+    """The rows of a step times the weight of one linear."""
+
+    num_rows: int
+    inner: int
+    num_outs: int
+
+    def num_bytes(self, dtype: torch.dtype) -> int:
+        """The weight and the rows are read, the results written."""
+        read = self.inner * (self.num_outs + self.num_rows)
+        return (read + self.num_rows * self.num_outs) * dtype.itemsize
+
+
+# The MLP's first and last linear of Llama 3.1 8B, and its head.
+LINEAR_CASES = [
+    LinearCase(num_rows, inner, num_outs)
+    for inner, num_outs in ((4096, 28672), (14336, 4096), (4096, 128256))
+    for num_rows in (1, 17, 65, 256)
+]

@@ -9,14 +9,17 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from bench.kernel_cases import AttentionInputs, MoveCase, SamplingCase
+from bench.kernel_cases import AttentionInputs, LinearCase, MoveCase, SamplingCase
 from canopy_kernels.coupled_argmax import coupled_argmax
+from canopy_kernels.invariant_linear import invariant_linear
 from canopy_kernels.paged_kv import commit_kv, commit_kv_reference
+from canopy_kernels.path_attention import path_attention
 from canopy_kernels.row_laws import row_laws
 from canopy_kernels.tree_attention import tree_attention
 
 Call = Callable[[], torch.Tensor]
 OURS = "canopy"
+INVARIANT = "canopy, shape-invariant"
 
 
 def attention_calls(inputs: AttentionInputs) -> dict[str, Call]:
@@ -40,6 +43,9 @@ def attention_calls(inputs: AttentionInputs) -> dict[str, Call]:
     keys, values = (part.contiguous() for part in dense())
     return {
         OURS: lambda: tree_attention(
+            inputs.query, inputs.keys, inputs.values, inputs.rows, inputs.scale
+        ),
+        INVARIANT: lambda: path_attention(
             inputs.query, inputs.keys, inputs.values, inputs.rows, inputs.scale
         ),
         "sdpa with a mask": lambda: attend(keys, values),
@@ -109,4 +115,18 @@ def sampling_calls(case: SamplingCase, dtype: torch.dtype, device: str) -> dict[
     return {
         OURS: lambda: coupled_argmax(logits, row_laws(logits, temperatures), seeds, seeds),
         "softmax and multinomial": softmax_and_draw,
+    }
+
+
+def linear_calls(case: LinearCase, dtype: torch.dtype, device: str) -> dict[str, Call]:
+    """Each gives [T, N]; ours is the one of `target.shape_invariant`, whose cost this shows."""
+    generator = torch.Generator(device).manual_seed(0)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator, device=device).to(dtype)
+
+    rows, weight = random(case.num_rows, case.inner), random(case.num_outs, case.inner)
+    return {
+        OURS: lambda: invariant_linear(rows, weight),
+        "torch.matmul": lambda: F.linear(rows, weight),
     }

@@ -14,11 +14,25 @@ import torch
 
 from bench.arguments import listed, one_of
 from bench.benchmark import Benchmark, Options, Record, Result, Skipped
-from bench.kernel_cases import ATTENTION_CASES, MOVE_CASES, SAMPLING_CASES, AttentionInputs
-from bench.kernel_rivals import OURS, Call, attention_calls, move_calls, sampling_calls
+from bench.kernel_cases import (
+    ATTENTION_CASES,
+    LINEAR_CASES,
+    MOVE_CASES,
+    SAMPLING_CASES,
+    AttentionInputs,
+)
+from bench.kernel_rivals import (
+    INVARIANT,
+    OURS,
+    Call,
+    attention_calls,
+    linear_calls,
+    move_calls,
+    sampling_calls,
+)
 from bench.progress import progress_bar
 
-OPS = ("attention", "commit", "sampling")
+OPS = ("attention", "commit", "sampling", "linear")
 COPY_BYTES = 1 << 30
 
 Timer = Callable[[Call], float]  # milliseconds of one call
@@ -57,6 +71,7 @@ def cases_of(op: str, dtype: torch.dtype, device: str, is_quick: bool) -> list[C
         ),
         "commit": (MOVE_CASES, lambda case: move_calls(case, dtype, device)),
         "sampling": (SAMPLING_CASES, lambda case: sampling_calls(case, dtype, device)),
+        "linear": (LINEAR_CASES, lambda case: linear_calls(case, dtype, device)),
     }
     shapes, calls_of = kinds[op]
     chosen = [shapes[0], shapes[-1]] if is_quick else shapes
@@ -99,7 +114,7 @@ def _rivals_ms(own: Record, records: Sequence[Record]) -> list[float]:
     return [
         record["ms"]
         for record in records
-        if record["by"] != OURS and all(record[key] == own[key] for key in shape)
+        if record["by"] not in (OURS, INVARIANT) and all(record[key] == own[key] for key in shape)
     ]
 
 

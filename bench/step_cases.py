@@ -89,11 +89,10 @@ class StepTimer:
         self.cache = decoder.new_cache(layout.num_blocks, BLOCK_SIZE)
         vocab_size = decoder.config.vocab_size
         self._steps = {
-            case: assemble_step(step_of(case, layout, vocab_size), BLOCK_SIZE, device)
-            for case in cases
+            case: assemble_step(step_of(case, layout, vocab_size), BLOCK_SIZE) for case in cases
         }
         context = [context_of(layout, vocab_size)]
-        decoder.forward(assemble_step(context, BLOCK_SIZE, device), self.cache)
+        decoder.forward(assemble_step(context, BLOCK_SIZE), self.cache)
         source = layout.context_slots(0).to(device)
         for sequence in range(1, layout.num_sequences):
             self.cache.move(source, layout.context_slots(sequence).to(device))

@@ -11,14 +11,18 @@ from typing import Any
 import torch
 import triton
 
-from canopy_kernels import coupled_argmax as argmax
 from canopy_kernels import (
+    attention_parts,
     paged_kv,
+    path_attention,
+    rms_norm,
     row_masses,
     traversal_kernel,
     tree_attention_kernel,
     tree_walk,
 )
+from canopy_kernels import coupled_argmax as argmax
+from canopy_kernels import invariant_linear as linear
 from canopy_kernels import recursive_rejection_kernel as rejection
 
 Signature = dict[str, str | tuple[str, ...]]
@@ -33,6 +37,7 @@ class KernelCase:
     signature: Signature
     constants: dict[str, int]
     options: dict[str, int] = field(default_factory=dict)  # num_warps, num_stages
+    multiples_of_16: tuple[tuple[int, ...], ...] = ()  # places of such numbers among the arguments
 
     def full_signature(self) -> Signature:
         """All arguments in order, constants included."""
@@ -41,7 +46,8 @@ class KernelCase:
 
     def alignment(self) -> dict[tuple[int, ...], list[list[Any]]]:
         """Every pointer is a multiple of 16 bytes, as those of torch's allocations are."""
-        return {place: [["tt.divisibility", 16]] for place in self._pointers()}
+        places = (*self._pointers(), *self.multiples_of_16)
+        return {place: [["tt.divisibility", 16]] for place in places}
 
     def _pointers(self) -> Iterator[tuple[int, ...]]:
         for index, types in enumerate(self.full_signature().values()):
@@ -74,6 +80,52 @@ def _attention(dtype: torch.dtype, head_dim: int, group: int) -> KernelCase:
             "TILE_KEYS": tiling.keys,
         },
         {"num_warps": tiling.num_warps, "num_stages": tiling.num_stages},
+    )
+
+
+def _path_attention(dtype: torch.dtype, head_dim: int, group: int) -> KernelCase:
+    pointer = {torch.bfloat16: "*bf16", torch.float32: "*fp32"}[dtype]
+    tile, options = path_attention.tile_of(dtype)
+    return KernelCase(
+        path_attention._attend_path_kernel,
+        f"{pointer[1:]}, head_dim {head_dim}, group {group}",
+        {
+            "tensors": (pointer,) * 3,
+            "paths": ("*i32", "*i32", "*i32", "*i32", "*i64"),
+            "tables_ptr": "*i32",
+            "max_blocks": "i32",
+            "block_size": "i32",
+            "parts": ("*fp32", "*fp32"),
+            "scale": "fp32",
+        },
+        {
+            "GROUP": group,
+            "HEAD_DIM": head_dim,
+            "BLOCK_DIM": triton.next_power_of_2(head_dim),
+            "HEADS": path_attention.MIN_HEADS,
+            "TILE": tile,
+        },
+        options,
+    )
+
+
+def _linear(dtype: torch.dtype) -> KernelCase:
+    pointer = {torch.bfloat16: "*bf16", torch.float32: "*fp32"}[dtype]
+    tiling = linear.LinearTiling.of(dtype)
+    return KernelCase(
+        linear._multiply_part_kernel,
+        pointer[1:],
+        {
+            "tensors": (pointer, pointer, "*fp32"),
+            "num_rows": "i32",
+            "num_outs": "i32",
+            "inner": "i32",
+            "row_stride": "i32",
+            "split": "i32",
+        },
+        {"ROWS": tiling.rows, "OUTS": tiling.outs, "INNER": tiling.inner},
+        {"num_warps": tiling.num_warps, "num_stages": tiling.num_stages},
+        multiples_of_16=((2,), (3,), (4,), (5,)),
     )
 
 
@@ -119,6 +171,34 @@ CASES = [
     _attention(torch.float32, 256, 4),
     _merge(128),
     _merge(256),
+    _path_attention(torch.bfloat16, 128, 4),
+    _path_attention(torch.bfloat16, 256, 4),
+    _path_attention(torch.float32, 256, 4),
+    KernelCase(
+        path_attention._merge_path_kernel,
+        "bf16, head_dim 256, 32 parts",
+        {"parts": ("*fp32", "*fp32"), "out_ptr": "*bf16", "lengths_ptr": "*i32"},
+        {"HEAD_DIM": 256, "BLOCK_DIM": 256, "BLOCK_PARTS": attention_parts.MAX_SPLITS},
+    ),
+    _linear(torch.bfloat16),
+    _linear(torch.float32),
+    KernelCase(
+        linear._add_parts_kernel,
+        "bf16, with bias",
+        {"tensors": ("*fp32", "*bf16", "*bf16"), "num_outs": "i32", "num_splits": "i32"},
+        {"HAS_BIAS": 1, "BLOCK": linear.SUM_BLOCK},
+    ),
+    KernelCase(
+        rms_norm._rms_norm_kernel,
+        "bf16, width 8192",
+        {
+            "tensors": ("*bf16", "*bf16", "*bf16"),
+            "num_weights": "i32",
+            "width": "i32",
+            "eps": "fp32",
+        },
+        {"BLOCK": 8192},
+    ),
     KernelCase(
         paged_kv._write_kv_kernel,
         "bf16, width 1024",

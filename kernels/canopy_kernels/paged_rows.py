@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from canopy_kernels.ancestor_bits import ancestor_bits
+from canopy_kernels.paths import Paths
 
 
 @dataclass(frozen=True)
@@ -44,3 +45,8 @@ class PagedRows:
     def ancestor_bits(self) -> torch.Tensor:
         """int64 [T, words] of canopy_kernels.ancestor_bits; built once for all layers."""
         return ancestor_bits(self.parent_rows, self.row_starts)
+
+    @cached_property
+    def paths(self) -> Paths:
+        """Built once for all layers."""
+        return Paths.of(self.ancestor_bits, self.row_starts, self.context_lengths)

@@ -23,12 +23,9 @@ import triton
 import triton.language as tl
 
 from canopy_kernels.ancestor_bits import WORD
+from canopy_kernels.attention_parts import MAX_SPLITS, MIN_SPLIT, merged_parts, split_of
 from canopy_kernels.paged_rows import PagedRows
 
-MIN_SPLIT = 512  # 16 parts at 8k of context: with 8 KV heads about one program an SM of an H100
-MAX_SPLITS = 32  # bounds the partial results; longer contexts get longer splits
-_MIN_SPLIT = tl.constexpr(MIN_SPLIT)
-_MAX_SPLITS = tl.constexpr(MAX_SPLITS)
 _WORD = tl.constexpr(WORD)
 
 
@@ -98,7 +95,7 @@ def launch_tree_attention(
         head_dim,
         block_dim,
         block_sequences,
-        triton.next_power_of_2(1 + max_splits),
+        triton.next_power_of_2(1 + MAX_SPLITS),
     )
     return out
 
@@ -126,7 +123,7 @@ def _attend_part_kernel(  # type: ignore[no-untyped-def]
     first_row = tl.load(sequences[0] + sequence).to(tl.int64)
     num_own = (tl.load(sequences[0] + sequence + 1) - first_row).to(tl.int32)
     context = tl.load(sequences[1] + sequence)
-    split = _split_of(context)
+    split = split_of(context)
     begin = tl.where(part == 0, context, (part - 1) * split)
     end = tl.where(part == 0, context + num_own, tl.minimum(begin + split, context))
     if begin >= end:
@@ -192,13 +189,6 @@ def _sequence_of_tile(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _split_of(context):  # type: ignore[no-untyped-def]
-    """Tokens of one part of a committed context."""
-    even = tl.cdiv(tl.cdiv(context, _MAX_SPLITS), _WORD) * _WORD
-    return tl.maximum(even, _MIN_SPLIT)
-
-
-@triton.jit
 def _sees(ancestors, rows, is_row, first_key, TILE_KEYS: tl.constexpr):  # type: ignore[no-untyped-def]
     """bool [TILE_ROWS, TILE_KEYS]: is own row `first_key + column` on the path of the row?"""
     words = tl.load(ancestors[0] + rows * ancestors[1] + first_key // _WORD, is_row, 0)
@@ -224,19 +214,10 @@ def _merge_parts_kernel(  # type: ignore[no-untyped-def]
     ends = tl.load(sequences[0] + 1 + indices, indices < sequences[2], 2147483647)
     sequence = tl.sum((ends <= row).to(tl.int32), 0)
     context = tl.load(sequences[1] + sequence, sequence < sequences[2], 0)
-    num_parts = tl.where(sequence < sequences[2], 1 + tl.cdiv(context, _split_of(context)), 0)
+    num_parts = tl.where(sequence < sequences[2], 1 + tl.cdiv(context, split_of(context)), 0)
 
-    index = tl.arange(0, BLOCK_PARTS).to(tl.int64)
-    is_part = index < num_parts
-    lse = tl.load(parts[1] + index * plane + place, is_part, float("-inf"))
-    peak = tl.max(lse, 0)
-    shares = tl.exp2(lse - tl.where(num_parts > 0, peak, 0.0))
     dims = tl.arange(0, BLOCK_DIM)
-    offsets = (index * plane + place)[:, None] * HEAD_DIM + dims[None, :]
-    is_out = is_part[:, None] & (dims < HEAD_DIM)[None, :]
-    part_out = tl.load(parts[0] + offsets, is_out, 0.0)
-    total = tl.maximum(tl.sum(shares, 0), 1.0)  # the largest share is 1; a padded row has none
-    merged = tl.sum(shares[:, None] * part_out, 0) / total
+    merged = merged_parts(parts, place, plane, num_parts, dims, HEAD_DIM, BLOCK_PARTS)
     tl.store(
         out_ptr + place * HEAD_DIM + dims, merged.to(out_ptr.dtype.element_ty), dims < HEAD_DIM
     )

@@ -54,6 +54,8 @@ class TargetConfig:
     dtype: str = "int8"  # on a GPU: "bfloat16"
     device: str = "cpu"
     num_threads: int = 0  # 0: all cores
+    max_graph_rows: int = 256  # cuda: rows of a step up to which it replays a CUDA graph; 0: never
+    shape_invariant: bool = False  # cuda: logits of a node are the same in any tree and batch
     tensor_parallel_size: int = 1  # ranks that share the weights and the cache
     rendezvous: str = ""  # host:port where `canopy worker`s join; "": ranks on this machine
     worker_timeout_s: float = 60.0  # a rank that is silent for so long hangs
@@ -66,7 +68,17 @@ class TargetConfig:
             'target.dtype = "int8" is for the CPU: choose "bfloat16" or "float32" on a GPU',
         )
         _require(self.num_threads >= 0, "target.num_threads must be 0 (all cores) or more")
+        _require(0 <= self.max_graph_rows <= 1024, "target.max_graph_rows must be in 0..1024")
+        _require(
+            not self.shape_invariant or (self.device != "cpu" and self.tensor_parallel_size == 1),
+            'target.shape_invariant is for one rank on a GPU; on the CPU dtype = "int8" is so',
+        )
         self._check_ranks()
+
+    @property
+    def replays_graphs(self) -> bool:
+        """Ranks do not: each would have to replay what the others do, collectives included."""
+        return self.device != "cpu" and self.max_graph_rows > 0 and self.tensor_parallel_size == 1
 
     def _check_ranks(self) -> None:
         size = self.tensor_parallel_size

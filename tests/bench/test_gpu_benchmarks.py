@@ -12,14 +12,23 @@ from bench.gpu_models import MODELS, kv_bytes_per_token, num_weights, random_dec
 from bench.gpu_rates import Load, serve
 from bench.kernel_cases import (
     ATTENTION_CASES,
+    LINEAR_CASES,
     MOVE_CASES,
     SAMPLING_CASES,
     AttentionCase,
     AttentionInputs,
+    LinearCase,
     MoveCase,
     SamplingCase,
 )
-from bench.kernel_rivals import OURS, attention_calls, move_calls, sampling_calls
+from bench.kernel_rivals import (
+    INVARIANT,
+    OURS,
+    attention_calls,
+    linear_calls,
+    move_calls,
+    sampling_calls,
+)
 from bench.kernels import OPS, cases_of, copy_bandwidth, figures, measure
 from bench.step_cases import CONTEXT_LENGTH, Case
 from canopy_kernels.tree_attention import tree_attention_reference
@@ -43,7 +52,9 @@ def test_every_way_to_attend_gives_the_same():
         inputs.query, inputs.keys, inputs.values, inputs.rows, inputs.scale
     )
     calls = attention_calls(inputs)
-    assert {OURS, "sdpa with a mask", "gather, then sdpa", "flex attention"} == set(calls)
+    assert {OURS, INVARIANT, "sdpa with a mask", "gather, then sdpa", "flex attention"} == set(
+        calls
+    )
     for name, call in calls.items():
         assert (call() - expected).abs().max() < 1e-4, name
 
@@ -64,16 +75,26 @@ def test_every_way_to_draw_gives_a_token_of_each_row():
         assert ((drawn >= 0) & (drawn < 50)).all()
 
 
+def test_every_way_to_multiply_gives_the_same():
+    ours, rival = (
+        call() for call in linear_calls(LinearCase(3, 20, 7), torch.float32, "cpu").values()
+    )
+    assert ours.shape == (3, 7)
+    assert (ours - rival).abs().max() < 1e-4
+
+
 def test_bytes_are_those_of_the_tensors():
     inputs = AttentionInputs.of(SMALL, torch.bfloat16, "cpu")
     read = inputs.path_slots().numel() * 2 * 16 * 2  # keys and values of 2 heads
     assert SMALL.num_bytes(torch.bfloat16) == 2 * read + 2 * 2 * inputs.query.numel()
     assert MoveCase(1, 3, 2, 2, 8).num_bytes(torch.float32) == 4 * (2 * 3 * 2 * 8) * 4
+    assert LinearCase(3, 5, 7).num_bytes(torch.bfloat16) == 2 * (3 * 5 + 5 * 7 + 3 * 7)
     assert SamplingCase(3, 50).num_bytes(torch.float16) == 300
 
 
 def test_quick_takes_the_first_and_the_last_case():
     every = {"attention": ATTENTION_CASES, "commit": MOVE_CASES, "sampling": SAMPLING_CASES}
+    every["linear"] = LINEAR_CASES
     for op in OPS:
         assert len(cases_of(op, torch.float32, "cpu", is_quick=False)) == len(every[op])
         assert len(cases_of(op, torch.float32, "cpu", is_quick=True)) == 2

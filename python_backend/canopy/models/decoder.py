@@ -7,7 +7,7 @@ import torch
 
 from canopy.errors import InvalidDeployment
 from canopy.models.config import ModelConfig
-from canopy.models.float_decoder import load_float_decoder
+from canopy.models.float_decoder import FASTEST, SHAPE_INVARIANT, load_float_decoder
 from canopy.models.int8_decoder import Int8Decoder
 from canopy.models.int8_weights import load_int8_weights
 from canopy.models.step import HiddenTaps, StepBatch
@@ -48,15 +48,19 @@ class Decoder(Protocol):
         ...
 
 
-def load_decoder(folder: str | Path, dtype: str, device: str) -> Decoder:
+def load_decoder(
+    folder: str | Path, dtype: str, device: str, is_shape_invariant: bool = False
+) -> Decoder:
     """Load a Hugging Face folder. dtype: one of `canopy.config.DTYPES`; device: "cpu" or "cuda".
 
-    An int8 decoder keeps as many threads as torch has at this moment. Raises InvalidDeployment
-    for what the folder lacks or what no decoder here can compute.
+    is_shape_invariant: a row's logits are the same to the bit in any tree and batch, at a price;
+    with int8 they are so in any case. An int8 decoder keeps as many threads as torch has at this
+    moment. Raises InvalidDeployment for what the folder lacks or what no decoder here can compute.
     """
     config = ModelConfig.from_folder(folder)
     if dtype != "int8":
-        return load_float_decoder(folder, config, dtype, device)
+        kinds = SHAPE_INVARIANT if is_shape_invariant else FASTEST
+        return load_float_decoder(folder, config, dtype, device, kinds)
     if device != "cpu":
         raise InvalidDeployment("int8 is computed on the CPU only")
     embedding, weights = load_int8_weights(folder, config)

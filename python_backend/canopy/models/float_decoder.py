@@ -8,7 +8,9 @@ import torch
 
 from canopy.cache.kernel_kv_cache import KernelKVCache
 from canopy.cache.kv_cache import KVCache
+from canopy.cache.path_kv_cache import PathKVCache
 from canopy.models.config import ModelConfig
+from canopy.models.invariant_layers import InvariantLinear, InvariantRMSNorm
 from canopy.models.layers import (
     MLP,
     Attention,
@@ -35,7 +37,9 @@ class FloatDecoder:
         layers: Sequence[DecoderLayer],
         norm: RMSNorm,
         head: Rows,
+        cache_kind: type[KVCache] | None = None,
     ) -> None:
+        """cache_kind: of its caches; by default the one for the device."""
         self.config = config
         self.device = str(norm.weight.device)
         self._dtype = norm.weight.dtype
@@ -44,11 +48,12 @@ class FloatDecoder:
         self._norm = norm
         self._head = head
         self._rope = RopeTable.of(config, self._dtype, self.device)
+        by_device = KernelKVCache if self.device.startswith("cuda") else KVCache
+        self._cache_kind = cache_kind or by_device
 
     def new_cache(self, num_blocks: int, block_size: int) -> KVCache:
         """An empty KV cache of this model's shape; on a GPU the kernels work on it."""
-        kind = KernelKVCache if self.device.startswith("cuda") else KVCache
-        return kind(
+        return self._cache_kind(
             self.config.num_layers,
             num_blocks,
             block_size,
@@ -100,14 +105,28 @@ class Parts:
 WHOLE = Parts(Embedding, lambda linear: linear, lambda linear: linear)
 
 
+@dataclass(frozen=True)
+class Kinds:
+    """Who computes what can be computed in several ways."""
+
+    linear: type[Linear]
+    norm: type[RMSNorm]
+    cache: type[KVCache] | None
+
+
+FASTEST = Kinds(Linear, RMSNorm, None)
+# A row's logits are the same to the bit in any tree and batch; only the kernels can do that.
+SHAPE_INVARIANT = Kinds(InvariantLinear, InvariantRMSNorm, PathKVCache)
+
+
 def load_float_decoder(
-    folder: str | Path, config: ModelConfig, dtype: str, device: str
+    folder: str | Path, config: ModelConfig, dtype: str, device: str, kinds: Kinds = FASTEST
 ) -> FloatDecoder:
     """Load a Hugging Face folder. dtype: "float32" or "bfloat16"; device: "cpu" or "cuda".
 
     Raises InvalidDeployment for what the folder lacks.
     """
-    return build_float_decoder(config, load_weights(folder, config), dtype, device)
+    return build_float_decoder(config, load_weights(folder, config), dtype, device, kinds=kinds)
 
 
 def build_float_decoder(
@@ -116,20 +135,26 @@ def build_float_decoder(
     dtype: str,
     device: str,
     parts: Parts = WHOLE,
+    kinds: Kinds = FASTEST,
 ) -> FloatDecoder:
     """Takes the tensors out of `stored`; those of one rank go with its `parts`."""
-    weights = _Weights(stored, getattr(torch, dtype), device)
+    weights = _Weights(stored, getattr(torch, dtype), device, kinds)
     embedding = weights.take("model.embed_tokens.weight")
     layers = [_layer(config, weights, index, parts) for index in range(config.num_layers)]
-    norm = RMSNorm(weights.take("model.norm.weight"), config.rms_norm_eps)
-    head = Linear(embedding if config.tie_word_embeddings else weights.take("lm_head.weight"))
-    return FloatDecoder(config, parts.embedding(embedding), layers, norm, parts.head(head))
+    norm = kinds.norm(weights.take("model.norm.weight"), config.rms_norm_eps)
+    head = kinds.linear(embedding if config.tie_word_embeddings else weights.take("lm_head.weight"))
+    return FloatDecoder(
+        config, parts.embedding(embedding), layers, norm, parts.head(head), kinds.cache
+    )
 
 
 class _Weights:
     """Hands out each stored tensor once, so that its first copy is freed at once."""
 
-    def __init__(self, stored: dict[str, torch.Tensor], dtype: torch.dtype, device: str) -> None:
+    def __init__(
+        self, stored: dict[str, torch.Tensor], dtype: torch.dtype, device: str, kinds: Kinds
+    ) -> None:
+        self.kinds = kinds
         self._stored = stored
         self._dtype = dtype
         self._device = device
@@ -141,8 +166,8 @@ class _Weights:
         """One linear whose outputs are those of the named ones, in order."""
         weight = torch.cat([self.take(f"{name}.weight") for name in names])
         if f"{names[0]}.bias" not in self._stored:
-            return Linear(weight)
-        return Linear(weight, torch.cat([self.take(f"{name}.bias") for name in names]))
+            return self.kinds.linear(weight)
+        return self.kinds.linear(weight, torch.cat([self.take(f"{name}.bias") for name in names]))
 
 
 def _layer(config: ModelConfig, weights: _Weights, index: int, parts: Parts) -> DecoderLayer:
@@ -150,7 +175,7 @@ def _layer(config: ModelConfig, weights: _Weights, index: int, parts: Parts) -> 
     attention, mlp = prefix + "self_attn.", prefix + "mlp."
 
     def norm(name: str) -> RMSNorm:
-        return RMSNorm(weights.take(f"{prefix}{name}.weight"), config.rms_norm_eps)
+        return weights.kinds.norm(weights.take(f"{prefix}{name}.weight"), config.rms_norm_eps)
 
     return DecoderLayer(
         attention_norm=norm("input_layernorm"),
@@ -174,4 +199,4 @@ def _qk_norm(config: ModelConfig, weights: _Weights, prefix: str) -> RMSNorm:
     """One norm for all query and key heads: its weight repeats theirs."""
     query = weights.take(f"{prefix}q_norm.weight").expand(config.num_heads, -1)
     key = weights.take(f"{prefix}k_norm.weight").expand(config.num_kv_heads, -1)
-    return RMSNorm(torch.cat((query, key)), config.rms_norm_eps)
+    return weights.kinds.norm(torch.cat((query, key)), config.rms_norm_eps)

@@ -32,9 +32,13 @@ class StepBatch:
         """The same on a device, sent in one copy from the CPU."""
         if self.token_ids.device == torch.device(device):
             return self
-        return StepBatch(
-            **send({f.name: getattr(self, f.name).numpy() for f in fields(self)}, device)
-        )
+        names = (field.name for field in fields(self))
+        return StepBatch(**send(dict(zip(names, self.arrays, strict=True)), device))
+
+    @property
+    def arrays(self) -> list[np.ndarray]:
+        """The fields in order, of a batch on the CPU."""
+        return [getattr(self, field.name).numpy() for field in fields(self)]
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,8 @@ def load_target(target: TargetConfig) -> Decoder:
     Raises InvalidDeployment, and StageFailed when the other ranks cannot be had.
     """
     if target.tensor_parallel_size == 1:
-        return load_decoder(model_folder(target.model), target.dtype, target.device)
+        folder = model_folder(target.model)
+        return load_decoder(folder, target.dtype, target.device, target.shape_invariant)
     return load_sharded(target)
 
 

@@ -18,7 +18,10 @@ from canopy.acceptance.device_acceptor import DeviceAcceptor
 from canopy.cache.block_manager import BlockManager
 from canopy.config import CacheConfig, Deployment
 from canopy.messages import Status, VerifyReply, VerifyRequest
+from canopy.models.buckets import MOST_ROWS
 from canopy.models.decoder import Decoder
+from canopy.models.float_decoder import FloatDecoder
+from canopy.models.graph_decoder import GraphDecoder
 from canopy.models.step import HiddenTaps, Segment, assemble_step
 from canopy.parallel.decoder import load_target, num_threads
 from canopy.stages.changes import StartedSequence, started_sequences
@@ -36,12 +39,22 @@ logger = logging.getLogger(__name__)
 
 def make_verifier(deployment: Deployment) -> "TargetVerifier":
     """The verifier of a deployment, with its own threads. Raises InvalidDeployment."""
-    target = deployment.target
+    target, limits, taps = deployment.target, deployment.limits, drafter_taps(deployment)
     torch.set_num_threads(num_threads(target))
     decoder = load_target(target)
-    return TargetVerifier(
-        decoder, deployment.cache, deployment.limits.max_step_tokens, drafter_taps(deployment)
-    )
+    if target.replays_graphs:
+        decoder = with_graphs(decoder, target.max_graph_rows, limits.max_running, taps)
+    return TargetVerifier(decoder, deployment.cache, limits.max_step_tokens, taps)
+
+
+def with_graphs(
+    decoder: Decoder, max_rows: int, max_sequences: int, taps: FeatureTaps | None = None
+) -> Decoder:
+    """The same decoder, its steps replayed, where it can be."""
+    if not isinstance(decoder, FloatDecoder):
+        return decoder
+    layers = taps.layers if taps else ()
+    return GraphDecoder(decoder, min(max_rows, MOST_ROWS), max_sequences, layers)
 
 
 def acceptor_on(device: torch.device) -> Acceptor:
