@@ -75,7 +75,7 @@ def fingerprint(deployment: Deployment) -> dict[str, str]:
     return {
         "model": model_digest(target.model),
         "dtype": target.dtype,
-        "device": _device_name(target.device),
+        "device": _device_name(target),
         "machine": _processor_name(),
         "cores": str(len(os.sched_getaffinity(0))),
         "threads": _threads(target),
@@ -113,13 +113,16 @@ def _kernels_digest() -> str:
     return digest.hexdigest()[:16]
 
 
-def _device_name(device: str) -> str:
-    if device == "cpu":
-        return device
+def _device_name(target: TargetConfig) -> str:
+    """With what decides, beside the device, how long a step takes there."""
+    if target.device == "cpu":
+        return target.device
     # A process without a GPU stays small and starts sooner without torch.
     import torch
 
-    return torch.cuda.get_device_name()
+    name = torch.cuda.get_device_name()
+    graph_rows = target.max_graph_rows if target.replays_graphs else 0
+    return f"{name}, graphs to {graph_rows} rows" + ", invariant" * target.shape_invariant
 
 
 def _processor_name() -> str:
