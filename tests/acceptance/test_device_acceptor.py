@@ -58,6 +58,30 @@ def test_a_step_may_mix_all_modes_and_filters():
     assert len({len(verdict.path) for verdict in expected}) > 2
 
 
+@pytest.mark.parametrize("acceptance", [Acceptance.COUPLED, Acceptance.REJECTION])
+def test_the_largest_vocabulary_is_decided_alike(acceptance):
+    case = random_case(1, 1 << 18, seed=6)
+    expected, given = both(case, candidates_of(case, [replace(PLAIN, acceptance=acceptance)]))
+    assert given == expected
+
+
+@pytest.mark.parametrize("acceptance", list(Acceptance))
+def test_a_full_budget_is_decided_alike(acceptance):
+    """256 nodes, one to four below each other, every token once."""
+    generator, num_nodes = np.random.default_rng(9), 256
+    parents = [-1, *(int(generator.integers(node // 4, node + 1)) for node in range(num_nodes))]
+    tree = DraftTree(np.arange(num_nodes + 1, dtype=np.int32), np.array(parents, np.int32))
+    logits = generator.normal(size=(num_nodes + 1, 300)).astype(np.float32)
+    for node, children in enumerate(tree.children):
+        logits[node, children] += 6.0
+    params = replace(PLAIN, seed=3, acceptance=acceptance)
+    candidate = Candidate(tree, [ProposalRow.empty()] * (num_nodes + 1), params, 17, 1)
+    [expected] = HostAcceptor().accept([candidate], torch.from_numpy(logits))
+    [given] = DeviceAcceptor().accept([candidate], to_device(logits.copy()))
+    assert given == expected
+    assert len(given.path) >= 3
+
+
 def test_stop_tokens_are_ruled_out_by_depth():
     """Two more tokens are due: the first two levels avoid the stop, the third need not."""
     tree = DraftTree(np.array([0, 2, 2], np.int32), np.array([-1, 0, 1], np.int32))
