@@ -5,17 +5,16 @@
     rope          (a, b) -> (a cos - b sin, b cos + a sin), halves a and b of a head
     gated         silu(gate) * up, silu(x) = x / (1 + e^-x)
 
-Every op is compiled once and its sums run in an order that depends on the length of the row alone,
-so a row's result is the same to the bit wherever the row stands. Arithmetic is float32.
+Sums run in the order of canopy_kernels.fixed_sums, which depends on the length of the row alone, so
+a row's result is the same to the bit wherever the row stands. Arithmetic is float32.
 """
 
 import numpy as np
 from numba import njit
 
 from canopy_kernels.exponential import exp2
+from canopy_kernels.fixed_sums import dot
 
-# Sums may be reordered by the compiler, once for all calls: never by what a call holds.
-_FIXED_ORDER = {"reassoc", "nsz", "contract"}
 LOG2_E = np.float32(1.4426950408889634)
 
 
@@ -38,13 +37,10 @@ def _largest_magnitude(bits):  # type: ignore[no-untyped-def]
     return np.int32(largest)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=_FIXED_ORDER)
+@njit(cache=True, nogil=True, error_model="numpy")
 def rms_norm(x, weight, eps, out):  # type: ignore[no-untyped-def]
     """x and out may be one array."""
-    squares = np.float32(0.0)
-    for i in range(len(x)):
-        squares += x[i] * x[i]
-    factor = np.float32(1.0) / np.sqrt(squares / np.float32(len(x)) + eps)
+    factor = np.float32(1.0) / np.sqrt(dot(x, x) / np.float32(len(x)) + eps)
     for i in range(len(x)):
         out[i] = x[i] * factor * weight[i]
 

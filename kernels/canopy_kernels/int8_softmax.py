@@ -6,19 +6,17 @@
     scale     = 1 / (factor * sum over j of 2^(score[j] - largest score))
 
 so that scale * sum over j of level[j] * v[j] is the mean of the values v[j] * value_scales[j]. Sums
-over a path run in the order of the path, in one that depends on its length alone.
+run along the path in the order of canopy_kernels.fixed_sums.
 """
 
 import numpy as np
 from numba import njit
 
 from canopy_kernels.exponential import exp2
+from canopy_kernels.fixed_sums import total
 
 _LARGEST_LEVEL = np.float32(32767.0)
 _LARGEST_SUM = np.float32(16e6)  # of levels, by 127 still less than 2^31 with all rounded up
-
-# Sums may be reordered by the compiler, once for all calls: never by what a call holds.
-_FIXED_ORDER = {"reassoc", "nsz", "contract"}
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -73,29 +71,26 @@ def _gather(by_lane, lanes, path, parents, out):  # type: ignore[no-untyped-def]
         row = parents[row]
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=_FIXED_ORDER)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _soften(row, scales):  # type: ignore[no-untyped-def]
     """Scores become u, in place; returns the factor and the scale, NaN if one of them is.
 
     The largest numbers are sought among integers in the same order, which vectors can do.
     """
-    bits, probe = row.view(np.int32), np.float32(0.0)
-    for index in range(len(row)):
-        probe += row[index] + scales[index]
-    if np.isnan(probe):
+    bits = row.view(np.int32)
+    if np.isnan(total(row) + total(scales)):
         return np.float32(0.0), np.float32(np.nan)
     highest = _in_order(_largest_in_order(bits)).view(np.float32)
-    total, weighted = np.float32(0.0), np.float32(0.0)
     for index in range(len(row)):
-        weight = exp2(row[index] - highest)
-        total += weight
-        row[index] = weight * scales[index]
-        weighted += row[index]
+        row[index] = exp2(row[index] - highest)
+    softened = total(row)
+    for index in range(len(row)):
+        row[index] *= scales[index]
     largest = _in_order(_largest_in_order(bits)).view(np.float32)
     if largest == np.float32(0.0):
         return np.float32(0.0), np.float32(0.0)
-    factor = min(_LARGEST_LEVEL / largest, _LARGEST_SUM / weighted)
-    return factor, np.float32(1.0) / (total * factor)
+    factor = min(_LARGEST_LEVEL / largest, _LARGEST_SUM / total(row))
+    return factor, np.float32(1.0) / (softened * factor)
 
 
 @njit(inline="always")

@@ -1,0 +1,29 @@
+"""Sums in a fixed order, as that order written in NumPy."""
+
+import numpy as np
+import pytest
+from numba import njit
+
+from canopy_kernels import fixed_sums
+
+
+@njit
+def sums(a, b):
+    return fixed_sums.total(a), fixed_sums.dot(a, b)
+
+
+def in_order(terms: np.ndarray) -> np.float32:
+    whole = len(terms) // 16 * 16
+    lanes = np.zeros(16, np.float32)
+    for start in range(0, whole, 16):
+        lanes = lanes + terms[start : start + 16]
+    return np.float32(sum([*lanes[1:], *terms[whole:]], start=lanes[0]))
+
+
+@pytest.mark.parametrize("length", [1, 15, 16, 17, 64, 575])
+def test_the_order_is_the_one_that_is_written_down(length):
+    rng = np.random.default_rng(length)
+    a, b = rng.normal(size=(2, length)).astype(np.float32) * np.float32(1e3)
+    total, dot = sums(a, b)
+    assert total == in_order(a)
+    assert dot == in_order(a * b)
