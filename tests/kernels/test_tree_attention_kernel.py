@@ -55,6 +55,7 @@ def error(actual: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
         ([3], [BUSHY], (2, 1, 256), torch.float16),
         ([17], [random_tree(257)], (1, 1, 16), torch.float16),
         ([MIN_SPLIT * MAX_SPLITS + 9], [[-1, 0, 0]], (1, 1, 16), torch.bfloat16),
+        ([2**17], [[-1, 0, 0]], (1, 1, 16), torch.float16),
     ],
     ids=lambda value: str(value).replace(" ", "")[:40],
 )
