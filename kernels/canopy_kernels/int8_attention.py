@@ -21,7 +21,7 @@ from numba import njit
 from canopy_kernels import int8_tiles as tiles
 from canopy_kernels.int8_cache import GROUP
 from canopy_kernels.int8_gemm import piece_distances
-from canopy_kernels.int8_layout import BLOCK
+from canopy_kernels.int8_layout import BLOCK, tile_height
 from canopy_kernels.int8_rows import LOG2_E, quantise
 from canopy_kernels.int8_softmax import weigh
 from canopy_kernels.prefetching import prefetch
@@ -60,13 +60,20 @@ def attend_share(queries, cache, layout, out, worker, num_workers):  # type: ign
     before = 0
     for sequence in range(len(context_lengths)):
         start, last = starts[sequence], starts[sequence + 1]
-        for first in range(start, last, most_rows):
-            end = min(first + most_rows, last)
+        height = _rows_at_once(last - start, most_rows)
+        for first in range(start, last, height):
+            end = min(first + height, last)
             for kv_head in range(num_kv_heads):
                 if before * num_workers // total == worker:
                     rows = sequence, start, first, end
                     _attend(queries, cache, layout, rows, kv_head, scratch, out)
                 before += _cost(context_lengths[sequence], start, first, end)
+
+
+@njit(inline="always")
+def _rows_at_once(num_rows, most_rows):  # type: ignore[no-untyped-def]
+    """Parts of a sequence are as even as can be, so that workers have shares as even as can be."""
+    return tile_height(max(num_rows, 1), most_rows)
 
 
 @njit(inline="always")
@@ -81,8 +88,9 @@ def _extent(layout, most_rows, num_kv_heads):  # type: ignore[no-untyped-def]
     total, most_groups = 0, 0
     for sequence in range(len(context_lengths)):
         start, last = starts[sequence], starts[sequence + 1]
-        for first in range(start, last, most_rows):
-            end = min(first + most_rows, last)
+        height = _rows_at_once(last - start, most_rows)
+        for first in range(start, last, height):
+            end = min(first + height, last)
             total += num_kv_heads * _cost(context_lengths[sequence], start, first, end)
         num_groups = -(-context_lengths[sequence] // GROUP)
         for row in range(start, last):

@@ -22,7 +22,7 @@ from canopy_kernels.int8_layout import BLOCK, QUAD, pack_weight, pad_outputs, un
 WEIGHT_LEVELS = 127
 _INT32_LIMIT = 2**31 - 1
 _INT16_LIMIT = 2**15 - 1
-_PREFETCHED = 8192  # bytes of weights between what is read and what is asked for
+_PREFETCHED = 24576  # bytes of weights between what is read and what is asked for
 
 
 def activation_levels(num_inputs: int) -> int:
