@@ -15,7 +15,7 @@ serve: $(RUNTIME)
 	@$(BIN)/canopy serve $(if $(CONFIG),--config $(CONFIG))
 
 test: $(TOOLS)
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(TOOLS)
 	$(BIN)/ruff check .

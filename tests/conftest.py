@@ -11,13 +11,6 @@ settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What waits for servers and compilers first: a run then ends on all its workers at once."""
-    items.sort(
-        key=lambda item: not (item.get_closest_marker("server") or "compile" in item.path.name)
-    )
-
-
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a small random model with a byte tokenizer."""
