@@ -28,6 +28,7 @@ from canopy_kernels.prefetching import prefetch
 
 # Query heads of all rows that are computed at a time: they fill two matrix tiles.
 _MEMBERS = 32
+_GROUPS_AHEAD = 4  # of the one that is scored, whose keys are asked for
 
 
 class Queries(NamedTuple):
@@ -201,7 +202,7 @@ def _score(queries, cache, members, kv_head, num_groups, scratch):  # type: igno
     out, stride = scratch.scores.ctypes.data, scratch.scores.shape[1]
     tiles.begin(num_rows, depth)
     for index in range(num_groups):
-        following = scratch.groups[min(index + 4, num_groups - 1)]
+        following = scratch.groups[min(index + _GROUPS_AHEAD, num_groups - 1)]
         prefetch(cache.keys[following, kv_head])
         group = scratch.groups[index]
         prefetch(cache.values[group, kv_head])

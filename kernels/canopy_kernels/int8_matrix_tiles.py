@@ -12,7 +12,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from canopy_kernels.int8_layout import tile_height
+from canopy_kernels.int8_layout import BLOCK, QUAD, tile_height
 from canopy_kernels.matrix_ir import (
     add_products,
     configure_tiles,
@@ -105,22 +105,22 @@ def _emit_split(builder, lanes, source, halves, index):  # type: ignore[no-untyp
         builder.store(builder.trunc(part, bytes_), at, align=1)
 
 
-@intrinsic
-def begin(context, num_rows, depth):  # type: ignore[no-untyped-def]
+@njit(inline="always")
+def begin(num_rows, depth):  # type: ignore[no-untyped-def]
     """Prepare the calling thread for rows and pieces of one size."""
+    _configure(tile_height(num_rows, MAX_TILE), depth)
 
+
+@intrinsic
+def _configure(context, height, depth):  # type: ignore[no-untyped-def]
     def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        num_rows, depth = arguments
-        most, one, line = INT64(MAX_TILE), INT64(1), INT64(_LINE)
-        up = builder.sub(builder.add(num_rows, most), one)
-        num_tiles = builder.udiv(up, most)
-        height = builder.udiv(builder.sub(builder.add(num_rows, num_tiles), one), num_tiles)
-        sums, rows = (height, line), (height, depth)
-        weights = (builder.udiv(depth, INT64(4)), line)
+        height, depth = arguments
+        sums, rows = (height, INT64(_LINE)), (height, depth)
+        weights = (builder.udiv(depth, INT64(QUAD)), INT64(_LINE))
         configure_tiles(builder, [sums] * 4 + [rows] * 2 + [weights])
         return context.get_dummy_value()
 
-    return types.void(num_rows, depth), codegen
+    return types.void(height, depth), codegen
 
 
 @intrinsic
@@ -211,7 +211,7 @@ def _emit_finish(builder, block_side, finish, sums):  # type: ignore[no-untyped-
         high_at = place(builder, sums, _LINE, loop.index)
         high = load(builder, high_at, INT32S)
         low = load(builder, builder.add(high_at, INT64(2 * _PIECE)), INT32S)
-        total = builder.add(builder.shl(high, ir.Constant(INT32S, [8] * 16)), low)
+        total = builder.add(builder.shl(high, ir.Constant(INT32S, [8] * BLOCK)), low)
         row_scale = load(builder, place(builder, row_scales, 4, loop.index), FLOAT)
         scaled = builder.fmul(builder.sitofp(total, FLOATS), spread(builder, row_scale))
         result = builder.fadd(builder.fmul(scaled, by_output[0]), by_output[1])

@@ -11,7 +11,6 @@ LANES = 16
 PAIR = 2
 
 INT8, INT32, INT64, FLOAT = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType()
-INT8S = ir.VectorType(INT8, LANES)
 INT32S = ir.VectorType(INT32, LANES)
 FLOATS = ir.VectorType(FLOAT, LANES)
 HALF_FLOATS = ir.VectorType(FLOAT, LANES // 2)
@@ -79,30 +78,3 @@ def prefetch_line(builder, address):  # type: ignore[no-untyped-def]
     function = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
     read, second_level, data = (ir.Constant(INT32, value) for value in (0, 2, 1))
     builder.call(function, [builder.inttoptr(address, byte), read, second_level, data])
-
-
-def multiply_add(builder, a, b, c):  # type: ignore[no-untyped-def]
-    """a * b + c of float vectors, in one instruction where the CPU has it."""
-    kind = ir.FunctionType(FLOATS, [FLOATS] * 3)
-    function = builder.module.declare_intrinsic(f"llvm.fmuladd.v{LANES}f32", fnty=kind)
-    return builder.call(function, [a, b, c])
-
-
-def counted_loop(builder, count, initial, body):  # type: ignore[no-untyped-def]
-    """Emit `for i in range(count): values = body(i, values)`, count >= 1; the last values."""
-    before, loop = builder.block, builder.append_basic_block("loop")
-    builder.branch(loop)
-    builder.position_at_end(loop)
-    index = builder.phi(INT64)
-    values = [builder.phi(value.type) for value in initial]
-    following = builder.add(index, ir.Constant(INT64, 1))
-    results = body(index, values)
-    index.add_incoming(ir.Constant(INT64, 0), before)
-    index.add_incoming(following, builder.block)
-    for phi, first, last in zip(values, initial, results, strict=True):
-        phi.add_incoming(first, before)
-        phi.add_incoming(last, builder.block)
-    after = builder.append_basic_block("after")
-    builder.cbranch(builder.icmp_unsigned("<", following, count), loop, after)
-    builder.position_at_end(after)
-    return results
