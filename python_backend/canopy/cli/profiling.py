@@ -1,6 +1,8 @@
 """`canopy profile`."""
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -37,28 +39,16 @@ def profile(
     from canopy.serve.runtime import THREAD_VARIABLES
 
     os.environ.update(THREAD_VARIABLES)  # as on the server; read once, when torch is loaded
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
     from canopy.profiling.files import write_plot, write_profile
     from canopy.profiling.measure import measure_profile
     from canopy.stages.profiles import find_profile, profile_path
 
     deployment = load_deployment(config) if config else Deployment()
-    fault = find_profile(deployment).fault
     if if_outdated:
-        if not fault:
+        if not (fault := find_profile(deployment).fault):
             return
         print(f"Measuring for about {seconds:.0f} s what trees cost here: {fault}", flush=True)
-    columns = (TextColumn("{task.description:>14}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bars:
-        tasks = {}
-
-        def show(phase: str, share: float) -> None:
-            if phase not in tasks:
-                tasks[phase] = bars.add_task(phase, total=1.0)
-            bars.update(tasks[phase], completed=min(share, 1.0))
-
+    with _bars() as show:
         measurement = measure_profile(deployment, seconds, show)
     path = output or profile_path(deployment)
     write_profile(measurement, path)
@@ -71,3 +61,21 @@ def profile(
     if plot:
         write_plot(measurement, plot)
         print(plot)
+
+
+@contextmanager
+def _bars() -> Iterator[Callable[[str, float], None]]:
+    """A bar for every phase that is shown, with the share of it that is done."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description:>14}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        tasks = {}
+
+        def show(phase: str, share: float) -> None:
+            if phase not in tasks:
+                tasks[phase] = bars.add_task(phase, total=1.0)
+            bars.update(tasks[phase], completed=min(share, 1.0))
+
+        yield show
