@@ -5,16 +5,43 @@
 Sums run over a block of fixed size, whatever number of parts a launch makes room for.
 """
 
+import torch
 import triton
 import triton.language as tl
 
 from canopy_kernels.ancestor_bits import WORD
+from canopy_kernels.paged_rows import PagedRows
 
 MIN_SPLIT = 512  # 16 parts at 8k of context: with 8 KV heads about one program an SM of an H100
 MAX_SPLITS = 32  # bounds the partial results; longer contexts get longer splits
 _MIN_SPLIT = tl.constexpr(MIN_SPLIT)
 _MAX_SPLITS = tl.constexpr(MAX_SPLITS)
 _WORD = tl.constexpr(WORD)
+
+
+def check_inputs(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, rows: PagedRows
+) -> None:
+    """What the kernels rely on without looking."""
+    assert query.dtype == keys.dtype == values.dtype
+    assert 16 <= query.shape[2] <= 256
+    assert query.is_contiguous()
+    assert keys.is_contiguous()
+    assert values.is_contiguous()
+    assert rows.block_tables.is_contiguous()
+
+
+def new_parts(
+    query: torch.Tensor, rows: PagedRows, num_others: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Room for the results of as many splits as the block tables allow, and of other parts.
+
+    Outputs float32 [P, T, H, D] and lse float32 [P, T, H].
+    """
+    longest = rows.block_tables.shape[1] * rows.block_size
+    num_parts = num_others + min(triton.cdiv(longest, MIN_SPLIT), MAX_SPLITS)
+    out = query.new_empty((num_parts, *query.shape), dtype=torch.float32)
+    return out, query.new_empty(out.shape[:3], dtype=torch.float32)
 
 
 @triton.jit

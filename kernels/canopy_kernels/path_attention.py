@@ -19,7 +19,13 @@ import torch
 import triton
 import triton.language as tl
 
-from canopy_kernels.attention_parts import MAX_SPLITS, MIN_SPLIT, merged_parts, split_of
+from canopy_kernels.attention_parts import (
+    MAX_SPLITS,
+    check_inputs,
+    merged_parts,
+    new_parts,
+    split_of,
+)
 from canopy_kernels.paged_rows import PagedRows
 from canopy_kernels.tree_attention import tree_attention
 
@@ -47,28 +53,20 @@ def launch_path_attention(
     """`path_attention` by the Triton-language kernels."""
     num_rows, num_heads, head_dim = query.shape
     num_kv_heads = keys.shape[1]
-    assert query.dtype == keys.dtype == values.dtype
-    assert 16 <= head_dim <= 256
-    assert query.is_contiguous()
-    assert keys.is_contiguous()
-    assert values.is_contiguous()
-    assert rows.block_tables.is_contiguous()
+    check_inputs(query, keys, values, rows)
     out = torch.empty_like(query)
     if num_rows == 0:
         return out
-    paths, max_blocks = rows.paths, rows.block_tables.shape[1]
-    max_splits = min(triton.cdiv(max_blocks * rows.block_size, MIN_SPLIT), MAX_SPLITS)
-    part_out = query.new_empty((max_splits, *query.shape), dtype=torch.float32)
-    part_lse = query.new_empty((max_splits, num_rows, num_heads), dtype=torch.float32)
+    paths, parts = rows.paths, new_parts(query, rows, 0)
     tile, options = tile_of(query.dtype)
     group, block_dim = num_heads // num_kv_heads, triton.next_power_of_2(head_dim)
-    _attend_path_kernel[(num_rows, num_kv_heads, max_splits)](
+    _attend_path_kernel[(num_rows, num_kv_heads, len(parts[0]))](
         (query, keys, values),
         (paths.rows, paths.lengths, paths.contexts, paths.sequences, rows.slots),
         rows.block_tables,
-        max_blocks,
+        rows.block_tables.shape[1],
         rows.block_size,
-        (part_out, part_lse),
+        parts,
         scale * math.log2(math.e),
         group,
         head_dim,
@@ -78,7 +76,7 @@ def launch_path_attention(
         **options,
     )
     _merge_path_kernel[(num_rows, num_heads)](
-        (part_out, part_lse),
+        parts,
         out,
         paths.lengths,
         head_dim,

@@ -23,7 +23,13 @@ import triton
 import triton.language as tl
 
 from canopy_kernels.ancestor_bits import WORD
-from canopy_kernels.attention_parts import MAX_SPLITS, MIN_SPLIT, merged_parts, split_of
+from canopy_kernels.attention_parts import (
+    MAX_SPLITS,
+    check_inputs,
+    merged_parts,
+    new_parts,
+    split_of,
+)
 from canopy_kernels.paged_rows import PagedRows
 
 _WORD = tl.constexpr(WORD)
@@ -53,17 +59,10 @@ def launch_tree_attention(
     """`canopy_kernels.tree_attention.tree_attention` by the Triton-language kernels."""
     num_rows, num_heads, head_dim = query.shape
     num_kv_heads = keys.shape[1]
-    assert query.dtype == keys.dtype == values.dtype
-    assert 16 <= head_dim <= 256
-    assert query.is_contiguous()
-    assert keys.is_contiguous()
-    assert values.is_contiguous()
-    assert rows.block_tables.is_contiguous()
+    check_inputs(query, keys, values, rows)
     num_sequences, max_blocks = rows.block_tables.shape
     group = num_heads // num_kv_heads
-    max_splits = min(triton.cdiv(max_blocks * rows.block_size, MIN_SPLIT), MAX_SPLITS)
-    part_out = query.new_empty((1 + max_splits, *query.shape), dtype=torch.float32)
-    part_lse = query.new_empty((1 + max_splits, num_rows, num_heads), dtype=torch.float32)
+    parts = new_parts(query, rows, num_others=1)
     out = torch.empty_like(query)
     if num_rows == 0:
         return out
@@ -72,12 +71,12 @@ def launch_tree_attention(
     num_tiles = triton.cdiv(num_rows * group, tiling.rows) + num_sequences
     block_sequences = triton.next_power_of_2(num_sequences)
     block_dim = triton.next_power_of_2(head_dim)
-    _attend_part_kernel[(num_tiles, num_kv_heads, 1 + max_splits)](
+    _attend_part_kernel[(num_tiles, num_kv_heads, len(parts[0]))](
         (query, keys, values),
         sequences,
         (rows.block_tables, max_blocks, rows.block_size),
         (rows.ancestor_bits, rows.ancestor_bits.stride(0)),
-        (part_out, part_lse, num_rows),
+        (*parts, num_rows),
         scale * math.log2(math.e),
         group,
         head_dim,
@@ -89,7 +88,7 @@ def launch_tree_attention(
         num_stages=tiling.num_stages,
     )
     _merge_parts_kernel[(num_rows, num_heads)](
-        (part_out, part_lse),
+        parts,
         out,
         sequences,
         head_dim,

@@ -7,9 +7,10 @@ from kernel_interpreter import DEVICE
 from paged_cases import BUSHY, CHAIN, SCALE, context_slots, paged_rows, tensors
 
 from canopy_kernels.ancestor_bits import ancestor_bits
+from canopy_kernels.attention_parts import MAX_SPLITS, MIN_SPLIT
 from canopy_kernels.paged_rows import PagedRows
 from canopy_kernels.tree_attention import tree_attention_reference
-from canopy_kernels.tree_attention_kernel import MAX_SPLITS, MIN_SPLIT, launch_tree_attention
+from canopy_kernels.tree_attention_kernel import launch_tree_attention
 
 # NumPy, which the interpreter runs on, also computes and warns of what masks leave out.
 pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
