@@ -5,6 +5,8 @@ import os
 import signal
 import socket
 import subprocess
+import urllib.error
+import urllib.request
 
 import pytest
 from waiting import wait_until
@@ -95,9 +97,42 @@ def test_a_killed_stage_is_healed_and_no_stream_breaks(server, stage):
     assert text == expected
     assert wait_until(server.cache_is_free, timeout_s=5)
     assert ask(server.grpc_url, "abcabc", **options).text == expected
+    assert wait_until(lambda: _is_loaded(server, stage), timeout_s=30)
+
+
+def test_requests_are_answered_while_the_draft_loads(server):
+    _kill_stub(server, "draft")
+    ask(server.grpc_url, "abc", **ENDLESS | {"max_tokens": 4})  # finds that it is dead
+    assert wait_until(lambda: not _is_ready(server, "draft"))
+    num_answered = 0
+    while not _is_ready(server, "draft"):
+        answer = ask(server.grpc_url, "abc", **ENDLESS | {"max_tokens": 4})
+        assert answer.error is None
+        num_answered += not _is_ready(server, "draft")
+    assert _is_loaded(server, "draft")
+    assert num_answered >= 3
+
+
+def _is_ready(server, stage: str) -> bool:
+    """False from its unloading to the end of its loading."""
+    try:
+        with urllib.request.urlopen(f"{server.http_url}/v2/models/{stage}/ready", timeout=10):
+            return True
+    except urllib.error.HTTPError:
+        return False
 
 
 def _kill_stub(server, stage: str) -> None:
+    (pid,) = _stubs(server, stage)
+    os.kill(pid, signal.SIGKILL)
+
+
+def _is_loaded(server, stage: str) -> bool:
+    """A dead stub leaves its model ready until it is unloaded."""
+    return len(_stubs(server, stage)) == 1 and _is_ready(server, stage)
+
+
+def _stubs(server, stage: str) -> list[int]:
     """The stub's command line names its model directory and instance."""
     listing = subprocess.run(
         ["ps", "-ww", "-eo", "pid,args"], capture_output=True, text=True, check=True
@@ -107,6 +142,4 @@ def _kill_stub(server, stage: str) -> None:
         for line in listing.stdout.splitlines()
         if "triton_python_backend_stub" in line and f"/{stage}/1/model.py" in line
     ]
-    mine = [pid for pid in pids if server.owns(pid)]
-    assert len(mine) == 1, f"one {stage} stub expected, found {mine}"
-    os.kill(mine[0], signal.SIGKILL)
+    return [pid for pid in pids if server.owns(pid)]

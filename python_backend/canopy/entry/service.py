@@ -3,6 +3,7 @@
 import json
 import threading
 import weakref
+from functools import partial
 from typing import Any
 
 from canopy.config import Deployment
@@ -16,9 +17,10 @@ from canopy.entry.sink import InferenceInputs, TritonSink
 from canopy.errors import CanopyError, InvalidRequest
 from canopy.models.config import ModelConfig
 from canopy.serve.models import model_folder
-from canopy.stages.bls import BlsDrafter, BlsTreeBuilder, BlsVerifier, restart_stage
+from canopy.stages.bls import BlsDrafter, BlsTreeBuilder, BlsVerifier
 from canopy.stages.holding import HoldingTreeBuilder
 from canopy.stages.profiles import load_profile
+from canopy.stages.restarting import restart_stage
 from canopy.text.tokenizer import Tokenizer
 
 
@@ -32,7 +34,8 @@ class EntryService:
         tree_builder = HoldingTreeBuilder(
             BlsTreeBuilder(), deployment.tree, load_profile(deployment)
         )
-        stages = Stages(BlsDrafter(), tree_builder, BlsVerifier(), restart_stage)
+        restart = partial(restart_stage, deployment.server)
+        stages = Stages(BlsDrafter(), tree_builder, BlsVerifier(), restart)
         self._parser = RequestParser(deployment, limits, tokenizer)
         self._engine = Engine(stages, engine_limits(deployment), tokenizer.decode)
         self._metrics = MetricsPublisher(self._engine.metrics)

@@ -55,15 +55,3 @@ class BlsVerifier:
     def verify(self, request: VerifyRequest) -> VerifyReply:
         """One BLS call. Raises StageFailed."""
         return _call("verifier", request, VerifyReply)
-
-
-def restart_stage(model_name: str) -> None:
-    """Unload and load a stage whose process died (explicit model control).
-
-    The server never restarts a dead model process by itself. Raises StageFailed.
-    """
-    try:
-        pb_utils.unload_model(model_name)
-        pb_utils.load_model(model_name)
-    except pb_utils.TritonModelException as error:
-        raise StageFailed(model_name, f"cannot be loaded again: {error}") from error
