@@ -84,6 +84,7 @@ def test_the_tree_appears_while_the_answer_streams(visit):
 
 @pytest.mark.parametrize("way", ["Escape", "Stop"])
 def test_stopping_cancels_the_request_on_the_server(visit, server, way):
+    assert wait_until(lambda: is_idle(server))  # what others cancelled has been counted
     before = counted(server, "cancellations_total")
     visit.set_options(**ENDLESS)
     visit.ask("abc")
