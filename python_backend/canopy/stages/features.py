@@ -10,12 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from canopy.messages import DraftRequest, VerifyReply
 from canopy.tree.forest import split_ragged
-
-_LARGEST = float(np.finfo(np.float16).max)
 
 
 @dataclass(frozen=True)
@@ -47,11 +44,6 @@ class Features:
             return later
         kept = self.states[: later.start - self.start]
         return Features(self.start, np.concatenate([kept, later.states]))
-
-
-def half_states(states: torch.Tensor) -> np.ndarray:
-    """float16 [n, taps * E] on the host, of float32 [n, taps, E] anywhere."""
-    return states.flatten(1).clamp(-_LARGEST, _LARGEST).half().cpu().numpy()
 
 
 def reply_fields(features: Sequence[Features | None]) -> dict[str, Any]:
