@@ -133,6 +133,7 @@ def server_command(server: ServerConfig, repository: Path, backends: Path) -> li
         *(f"--{name}-address={server.host}" for name in addresses),
         *(f"--{name}-port={port}" for name, port in addresses.items()),
         *(f"--backend-config=python,{key}={value}" for key, value in backend.items()),
+        "--disable-auto-complete-config",  # costs every model a second process, which starts first
         "--exit-timeout-secs=5",
     ]
 
