@@ -21,14 +21,23 @@ def make_requests(temperature: float, max_tokens: int) -> list[tuple[str, dict]]
     return requests
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0], ids=["greedy", "coupled"])
+@pytest.fixture(scope="module", params=[0.0, 1.0], ids=["greedy", "coupled"])
+def plain(request, shared_server) -> tuple[list[tuple[str, dict]], list[str]]:
+    """Requests, and what is answered to each alone and without speculation."""
+    requests = make_requests(request.param, max_tokens=48)
+    answers = [
+        ask(shared_server.grpc_url, prompt, speculation="off", **options)
+        for prompt, options in requests
+    ]
+    return requests, [answer.text for answer in answers]
+
+
 @pytest.mark.parametrize("policy", ["chain", "uniform", "threshold", "topn"])
-def test_concurrent_speculative_streams_equal_plain_ones(server, tiny_folder, temperature, policy):
-    requests = make_requests(temperature, max_tokens=48)
+def test_concurrent_speculative_streams_equal_plain_ones(server, tiny_folder, plain, policy):
+    requests, texts_alone = plain
     together = run_together(server.grpc_url, requests, speculation=policy, node_budget=12)
-    for (prompt, options), text in zip(requests, together, strict=True):
-        alone = ask(server.grpc_url, prompt, speculation="off", **options)
-        assert_same_or_tied(tiny_folder, prompt, options, text, alone.text)
+    for (prompt, options), text, alone in zip(requests, together, texts_alone, strict=True):
+        assert_same_or_tied(tiny_folder, prompt, options, text, alone)
     assert server.cache_is_free()
 
 

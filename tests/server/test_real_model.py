@@ -45,19 +45,21 @@ def real_server(request, model: Path, tmp_path_factory) -> Iterator[TestedServer
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7], ids=["greedy", "coupled"])
 def test_concurrent_speculative_text_is_the_plain_text(real_server, model, temperature):
+    is_int8 = real_server.deployment.target.dtype == "int8"
+    prompts = PROMPTS if is_int8 else PROMPTS[::2]  # float32 is several times slower
     options = [
         {"temperature": temperature, "seed": seed, "max_tokens": 12 + 2 * seed}
-        for seed in range(len(PROMPTS))
+        for seed in range(len(prompts))
     ]
     with Stream(real_server.grpc_url) as stream:
-        for index, (prompt, given) in enumerate(zip(PROMPTS, options, strict=True)):
+        for index, (prompt, given) in enumerate(zip(prompts, options, strict=True)):
             stream.send(prompt, request_id=str(index), **given)
-        together = stream.collect(count=len(PROMPTS), timeout_s=120)
-    for index, (prompt, given) in enumerate(zip(PROMPTS, options, strict=True)):
+        together = stream.collect(count=len(prompts), timeout_s=120)
+    for index, (prompt, given) in enumerate(zip(prompts, options, strict=True)):
         answer = together[str(index)]
         assert answer.error is None
         alone = ask(real_server.grpc_url, prompt, speculation="off", **given)
-        if real_server.deployment.target.dtype == "int8":
+        if is_int8:
             assert answer.text == alone.text
         assert_same_or_tied(model, prompt, given, answer.text, alone.text)
     assert real_server.cache_is_free()
