@@ -1,6 +1,10 @@
-"""Sums of floats in one order for all time: sixteen lanes, each by rising index, then the lanes.
+"""Sums of floats in one order for all time.
 
     total(a)  = sum over i of a[i]              dot(a, b) = sum over i of a[i] * b[i]
+
+Four vectors of sixteen lanes take 64 terms in turn, the first also what is left in sixteens; vector
+0 + 1 and 2 + 3 are added, then their sums, then one half of the lanes to the other until one is
+left, then what is left of the terms by rising index.
 
 A compiler that may reorder a sum chooses anew wherever the loop is compiled into another function,
 so that a restart could change the last bit. Here the order is written down.
@@ -14,7 +18,9 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from canopy_kernels.vector_ir import FLOAT, FLOATS, INT32, INT64, LANES, load, place
+from canopy_kernels.vector_ir import FLOAT, FLOATS, INT32, INT64, LANES, halves, load, place
+
+_CHAINS = 4
 
 
 @njit(inline="always")
@@ -47,18 +53,37 @@ def _dot(context, a, b, count):  # type: ignore[no-untyped-def]
 
 def _emit_sum(builder, factors, count):  # type: ignore[no-untyped-def]
     """Of the products of what lies at the addresses of factors."""
-    lanes = cgutils.alloca_once_value(builder, ir.Constant(FLOATS, None))
+    chains = [cgutils.alloca_once_value(builder, ir.Constant(FLOATS, None)) for _ in range(_CHAINS)]
+    in_turn = builder.and_(count, INT64(-LANES * _CHAINS))
     whole = builder.and_(count, INT64(-LANES))
-    with cgutils.for_range_slice(builder, INT64(0), whole, INT64(LANES), INT64) as (index, _):
-        added = builder.fadd(builder.load(lanes), _product(builder, factors, index, FLOATS))
-        builder.store(added, lanes)
-    result = cgutils.alloca_once(builder, FLOAT)
-    sums = [builder.extract_element(builder.load(lanes), INT32(lane)) for lane in range(LANES)]
-    builder.store(functools.reduce(builder.fadd, sums), result)
+
+    def add(chain, index):  # type: ignore[no-untyped-def]
+        product = _product(builder, factors, index, FLOATS)
+        builder.store(builder.fadd(builder.load(chain), product), chain)
+
+    step = INT64(LANES * _CHAINS)
+    with cgutils.for_range_slice(builder, INT64(0), in_turn, step, INT64) as (index, _):
+        for number, chain in enumerate(chains):
+            add(chain, builder.add(index, INT64(number * LANES)))
+    with cgutils.for_range_slice(builder, in_turn, whole, INT64(LANES), INT64) as (index, _):
+        add(chains[0], index)
+    result = cgutils.alloca_once_value(builder, _fold(builder, map(builder.load, chains)))
     with cgutils.for_range_slice(builder, whole, count, INT64(1), INT64) as (index, _):
         added = builder.fadd(builder.load(result), _product(builder, factors, index, FLOAT))
         builder.store(added, result)
     return builder.load(result)
+
+
+def _fold(builder, vectors):  # type: ignore[no-untyped-def]
+    """The sum of all lanes of all vectors, two and two."""
+    vectors = list(vectors)
+    while len(vectors) > 1:
+        pairs = zip(vectors[::2], vectors[1::2], strict=True)
+        vectors = [builder.fadd(*pair) for pair in pairs]
+    lanes = vectors[0]
+    while lanes.type.count > 1:
+        lanes = builder.fadd(*halves(builder, lanes))
+    return builder.extract_element(lanes, INT32(0))
 
 
 def _product(builder, factors, index, kind):  # type: ignore[no-untyped-def]

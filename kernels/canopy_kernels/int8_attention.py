@@ -9,7 +9,8 @@ group's values are pieces of blocks with slots for inputs, which the weights of 
 to integers by canopy_kernels.int8_softmax, multiply. A slot off a row's path has weight zero, so a
 row's result is bit-equal wherever it stands.
 
-Rows of a sequence are computed some at a time, to share what is read of the cache.
+The cache seldom lies in the CPU's own, so each group is asked for when one some way before it is
+scored, be it of the worker's unit before (canopy_kernels.int8_units).
 Shapes: T rows, H query heads, K KV heads, D head_dim, D* and D' = D rounded up to 4 and to 16.
 """
 
@@ -18,17 +19,19 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from canopy_kernels import aligned
 from canopy_kernels import int8_tiles as tiles
 from canopy_kernels.int8_cache import GROUP
 from canopy_kernels.int8_gemm import piece_distances
-from canopy_kernels.int8_layout import BLOCK, tile_height
+from canopy_kernels.int8_layout import BLOCK, padded_inputs, padded_outputs
 from canopy_kernels.int8_rows import LOG2_E, quantise
-from canopy_kernels.int8_softmax import weigh
+from canopy_kernels.int8_softmax import path_of, weigh
+from canopy_kernels.int8_units import find_groups, share_of_units, unit_at
 from canopy_kernels.prefetching import prefetch
 
 # Query heads of all rows that are computed at a time: they fill two matrix tiles.
 _MEMBERS = 32
-_GROUPS_AHEAD = 4  # of the one that is scored, whose keys are asked for
+_GROUPS_AHEAD = 16  # from the one that is scored to the one that is asked for
 
 
 class Queries(NamedTuple):
@@ -39,6 +42,70 @@ class Queries(NamedTuple):
     scales: np.ndarray  # float32 [T, H]
 
 
+class Scratch(NamedTuple):
+    """Of each of W workers, for G groups of 16 slots and up to M query heads of a unit."""
+
+    groups: np.ndarray  # int64 [W, 2, G] of a unit and of the next one
+    lanes: np.ndarray  # int64 [W, 2, 16 G] of their rows, among those of all groups
+    scores: np.ndarray  # float32 [W, M, 16 G]
+    path: np.ndarray  # int64 [W, 16 G]
+    softmax: np.ndarray  # float32 [W, 2, 16 G]
+    value_scales: np.ndarray  # float32 [W, 16 G]
+    levels: np.ndarray  # int16 [W, 16 G]
+    packed_queries: np.ndarray  # uint8 [W, n]
+    packed_weights: np.ndarray  # uint8 [W, n]
+    scales: np.ndarray  # float32 [W, M]
+    sums: np.ndarray  # float32 [W, M, D']
+    zeros: np.ndarray  # float32 [W, 16]
+    ones: np.ndarray  # float32 [W, 16]
+
+
+def new_scratch(num_workers: int, num_members: int, num_groups: int, head_dim: int) -> Scratch:
+    """num_members: query heads that share a KV head."""
+    num_heads = max(_MEMBERS, num_members)
+    length, depth = GROUP * num_groups, padded_inputs(head_dim)
+
+    def of_each(dtype: type, *shape: int) -> np.ndarray:
+        return aligned.empty((num_workers, *shape), dtype)
+
+    scratch = Scratch(
+        of_each(np.int64, 2, num_groups),
+        of_each(np.int64, 2, length),
+        of_each(np.float32, num_heads, length),
+        of_each(np.int64, length),
+        of_each(np.float32, 2, length),
+        of_each(np.float32, length),
+        of_each(np.int16, length),
+        of_each(np.uint8, aligned.whole_lines(tiles.packed_size(num_heads, depth))),
+        of_each(np.uint8, aligned.whole_lines(tiles.packed_size(num_heads, length))),
+        of_each(np.float32, num_heads),
+        of_each(np.float32, num_heads, padded_outputs(head_dim)),
+        of_each(np.float32, BLOCK),
+        of_each(np.float32, BLOCK),
+    )
+    scratch.zeros[...], scratch.ones[...] = 0.0, 1.0
+    return scratch
+
+
+@njit(inline="always")
+def _of_worker(scratch, worker):  # type: ignore[no-untyped-def]
+    return Scratch(
+        scratch.groups[worker],
+        scratch.lanes[worker],
+        scratch.scores[worker],
+        scratch.path[worker],
+        scratch.softmax[worker],
+        scratch.value_scales[worker],
+        scratch.levels[worker],
+        scratch.packed_queries[worker],
+        scratch.packed_weights[worker],
+        scratch.scales[worker],
+        scratch.sums[worker],
+        scratch.zeros[worker],
+        scratch.ones[worker],
+    )
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
 def put_query(head, queries, row, index):  # type: ignore[no-untyped-def]
     """Store a rotated query head, in powers of two: head float32 [D]."""
@@ -46,187 +113,140 @@ def put_query(head, queries, row, index):  # type: ignore[no-untyped-def]
     queries.scales[row, index] = scale * np.float32(LOG2_E / np.sqrt(len(head)))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def attend_share(queries, cache, layout, out, worker, num_workers):  # type: ignore[no-untyped-def]
-    """Worker's share of the pairs of some rows and a KV head, by the lengths of their paths.
+@njit(inline="always")
+def _num_members(queries, cache):  # type: ignore[no-untyped-def]
+    """Query heads that share a KV head."""
+    return queries.q.shape[1] // cache.keys.shape[1]
 
-    layout: `PagedRows.arrays`, its block size a multiple of GROUP. out: float32 [T, H, D'].
+
+@njit(inline="always")
+def _units(queries, cache, layout, worker, num_workers):  # type: ignore[no-untyped-def]
+    most_rows = max(_MEMBERS // _num_members(queries, cache), 1)
+    return share_of_units(layout, most_rows, cache.keys.shape[1], worker, num_workers)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def ask_for_share(queries, cache, layout, scratch, worker, num_workers):  # type: ignore[no-untyped-def]
+    """Ask for what `attend_share` will read first of the cache."""
+    units = _units(queries, cache, layout, worker, num_workers)
+    if len(units) > 0:
+        unit, mine = unit_at(units, 0), _of_worker(scratch, worker)
+        num_groups = find_groups(layout, unit, mine.groups[0], mine.lanes[0])
+        for index in range(min(num_groups, _GROUPS_AHEAD)):
+            _ask_for(cache, mine.groups[0, index], unit.kv_head)
+
+
+@njit(inline="always")
+def _ask_for(cache, group, kv_head):  # type: ignore[no-untyped-def]
+    prefetch(cache.keys[group, kv_head])
+    prefetch(cache.values[group, kv_head])
+    prefetch(cache.key_scales[group, kv_head])
+    prefetch(cache.value_scales[group, kv_head])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def attend_share(queries, cache, layout, scratch, out, worker, num_workers):  # type: ignore[no-untyped-def]
+    """Worker's share of the units of a step.
+
+    layout: `PagedRows.arrays`, its block size a multiple of GROUP. scratch: for at least as many
+    groups as `int8_units.most_groups` says. out: float32 [T, H, D'].
     """
-    starts, context_lengths = layout[2:4]
-    num_kv_heads = cache.keys.shape[1]
-    num_members = queries.q.shape[1] // num_kv_heads
-    most_rows = max(_MEMBERS // num_members, 1)
-    total, most_groups = _extent(layout, most_rows, num_kv_heads)
-    scratch = _scratch(most_rows * num_members, most_groups, queries.q.shape[2], out.shape[2])
-    before = 0
-    for sequence in range(len(context_lengths)):
-        start, last = starts[sequence], starts[sequence + 1]
-        height = _rows_at_once(last - start, most_rows)
-        for first in range(start, last, height):
-            end = min(first + height, last)
-            for kv_head in range(num_kv_heads):
-                if before * num_workers // total == worker:
-                    rows = sequence, start, first, end
-                    _attend(queries, cache, layout, rows, kv_head, scratch, out)
-                before += _cost(context_lengths[sequence], start, first, end)
+    units = _units(queries, cache, layout, worker, num_workers)
+    mine = _of_worker(scratch, worker)
+    if len(units) > 0:
+        num_groups = find_groups(layout, unit_at(units, 0), mine.groups[0], mine.lanes[0])
+    for index in range(len(units)):
+        unit, following = unit_at(units, index), unit_at(units, min(index + 1, len(units) - 1))
+        here, there = index % 2, (index + 1) % 2
+        num_following = find_groups(layout, following, mine.groups[there], mine.lanes[there])
+        groups = mine.groups[here, :num_groups]
+        after = mine.groups[there, :num_following], following.kv_head
+        _score(queries, cache, unit, groups, after, mine)
+        _weigh(queries, cache, layout, unit, groups, mine.lanes[here], mine)
+        _sum_values(cache, unit.kv_head, groups, _num_rows(queries, cache, unit), mine)
+        _put(unit, _num_members(queries, cache), mine.sums, out)
+        num_groups = num_following
 
 
 @njit(inline="always")
-def _rows_at_once(num_rows, most_rows):  # type: ignore[no-untyped-def]
-    """Parts of a sequence are as even as can be, so that workers have shares as even as can be."""
-    return tile_height(max(num_rows, 1), most_rows)
-
-
-@njit(inline="always")
-def _cost(context_length, start, first, end):  # type: ignore[no-untyped-def]
-    return (end - first) * (context_length + end - start)
-
-
-@njit(inline="always")
-def _extent(layout, most_rows, num_kv_heads):  # type: ignore[no-untyped-def]
-    """The cost of everything, and the groups of the sequence that has most."""
-    slots, _, starts, context_lengths = layout[:4]
-    total, most_groups = 0, 0
-    for sequence in range(len(context_lengths)):
-        start, last = starts[sequence], starts[sequence + 1]
-        height = _rows_at_once(last - start, most_rows)
-        for first in range(start, last, height):
-            end = min(first + height, last)
-            total += num_kv_heads * _cost(context_lengths[sequence], start, first, end)
-        num_groups = -(-context_lengths[sequence] // GROUP)
-        for row in range(start, last):
-            num_groups += _begins_group(slots, row, start)
-        most_groups = max(most_groups, num_groups)
-    return total, most_groups
-
-
-@njit(inline="always")
-def _begins_group(slots, row, start):  # type: ignore[no-untyped-def]
-    """Whether a row of a sequence lies in another group than the row before."""
-    return row == start or slots[row] // GROUP != slots[row - 1] // GROUP
-
-
-class _Scratch(NamedTuple):
-    """For M query heads, and G groups of 16 slots."""
-
-    groups: np.ndarray  # int64 [G]
-    lanes: np.ndarray  # int64 [16 G] of the step's rows, among those of all groups
-    scores: np.ndarray  # float32 [M, 16 G]
-    path: np.ndarray  # float32 [16 G]
-    value_scales: np.ndarray  # float32 [16 G]
-    levels: np.ndarray  # int16 [16 G]
-    packed_queries: np.ndarray  # uint8
-    packed_weights: np.ndarray  # uint8
-    scales: np.ndarray  # float32 [M]
-    sums: np.ndarray  # float32 [M, D']
-    zeros: np.ndarray  # float32 [16]
-    ones: np.ndarray  # float32 [16]
-
-
-@njit(inline="always")
-def _scratch(num_members, num_groups, depth, size):  # type: ignore[no-untyped-def]
-    length = GROUP * num_groups
-    return _Scratch(
-        np.empty(num_groups, np.int64),
-        np.empty(length, np.int64),
-        np.empty((num_members, length), np.float32),
-        np.empty(length, np.float32),
-        np.empty(length, np.float32),
-        np.empty(length, np.int16),
-        np.empty(tiles.packed_size(num_members, depth), np.uint8),
-        np.empty(tiles.packed_size(num_members, length), np.uint8),
-        np.empty(num_members, np.float32),
-        np.empty((num_members, size), np.float32),
-        np.zeros(BLOCK, np.float32),
-        np.ones(BLOCK, np.float32),
-    )
+def _num_rows(queries, cache, unit):  # type: ignore[no-untyped-def]
+    """Query heads of a unit, which its products take for rows."""
+    return _num_members(queries, cache) * (unit.end - unit.first)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _attend(queries, cache, layout, rows, kv_head, scratch, out):  # type: ignore[no-untyped-def]
-    """Some rows of a sequence, and the query heads that share one KV head."""
-    sequence, start, first, end = rows
-    context_length = layout[3][sequence]
-    num_members = queries.q.shape[1] // cache.keys.shape[1]
-    head = kv_head * num_members
-    num_groups = _find_groups(layout, rows, scratch)
-    _score(queries, cache, (first, end, head, num_members), kv_head, num_groups, scratch)
-    for lane in range(GROUP * num_groups):
-        group = scratch.groups[lane // GROUP]
-        scratch.value_scales[lane] = cache.value_scales[group, kv_head, lane % GROUP]
-    num_rows = num_members * (end - first)
-    levels = scratch.levels[: GROUP * num_groups]
-    for index in range(num_rows):
-        path = context_length, first + index // num_members, start
-        scratch.scales[index] = weigh(scratch, index, path, layout[1], levels)
-        tiles.pack_row(levels, GROUP, scratch.packed_weights, index, num_rows)
-    _sum_values(cache, kv_head, num_groups, num_rows, scratch)
-    for row in range(first, end):
-        for member in range(num_members):
-            for i in range(scratch.sums.shape[1]):
-                out[row, head + member, i] = scratch.sums[num_members * (row - first) + member, i]
-
-
-@njit(inline="always")
-def _find_groups(layout, rows, scratch):  # type: ignore[no-untyped-def]
-    """List the groups of the context and of the step's rows up to the last one; their number."""
-    slots, _, _, context_lengths, block_tables, block_size = layout
-    sequence, start, _, end = rows
-    num_groups = 0
-    for position in range(0, context_lengths[sequence], GROUP):
-        block = np.int64(block_tables[sequence, position // block_size])
-        scratch.groups[num_groups] = (block * block_size + position % block_size) // GROUP
-        num_groups += 1
-    for row in range(start, end):
-        if _begins_group(slots, row, start):
-            scratch.groups[num_groups] = slots[row] // GROUP
-            num_groups += 1
-        scratch.lanes[row - start] = GROUP * (num_groups - 1) + slots[row] % GROUP
-    return num_groups
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _score(queries, cache, members, kv_head, num_groups, scratch):  # type: ignore[no-untyped-def]
-    """Scores of every slot of all groups."""
-    first, end, head, num_members = members
-    num_rows, size = num_members * (end - first), queries.q.shape[2]
+def _score(queries, cache, unit, groups, after, scratch):  # type: ignore[no-untyped-def]
+    """Scores of every slot of all groups; `after` are those of the unit that comes next."""
+    num_members, num_rows = _num_members(queries, cache), _num_rows(queries, cache, unit)
+    size, head = queries.q.shape[2], unit.kv_head * num_members
     depth = tiles.piece_depth(size, num_rows)
     distances = piece_distances(size, depth)
-    for row in range(first, end):
+    for row in range(unit.first, unit.end):
         for member in range(num_members):
-            index = num_members * (row - first) + member
+            index = num_members * (row - unit.first) + member
             scratch.scales[index] = queries.scales[row, head + member]
             query = queries.q[row, head + member]
             tiles.pack_row(query, depth, scratch.packed_queries, index, num_rows)
     row_side = scratch.packed_queries.ctypes.data, num_rows, scratch.scales.ctypes.data
     out, stride = scratch.scores.ctypes.data, scratch.scores.shape[1]
     tiles.begin(num_rows, depth)
-    for index in range(num_groups):
-        following = scratch.groups[min(index + _GROUPS_AHEAD, num_groups - 1)]
-        prefetch(cache.keys[following, kv_head])
-        group = scratch.groups[index]
-        prefetch(cache.values[group, kv_head])
-        keys = cache.keys[group, kv_head].ctypes.data, distances.ctypes.data, len(distances), depth
-        scales = cache.key_scales[group, kv_head].ctypes.data, scratch.zeros.ctypes.data, 0
-        tiles.block_of_outputs(row_side, keys + scales, (out + 4 * GROUP * index, stride))
+    for index in range(len(groups)):
+        _ask_ahead(cache, groups, unit.kv_head, after, index + _GROUPS_AHEAD)
+        group = groups[index]
+        keys = (
+            cache.keys[group, unit.kv_head].ctypes.data,
+            distances.ctypes.data,
+            len(distances),
+            depth,
+            cache.key_scales[group, unit.kv_head].ctypes.data,
+            scratch.zeros.ctypes.data,
+            0,
+        )
+        tiles.block_of_outputs(row_side, keys, (out + 4 * GROUP * index, stride))
     tiles.end(num_rows)
 
 
+@njit(inline="always")
+def _ask_ahead(cache, groups, kv_head, after, index):  # type: ignore[no-untyped-def]
+    """Ask for a group of a unit, or of the one after it when the unit has not so many."""
+    if index < len(groups):
+        _ask_for(cache, groups[index], kv_head)
+    elif index - len(groups) < len(after[0]):
+        _ask_for(cache, after[0][index - len(groups)], after[1])
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
-def _sum_values(cache, kv_head, num_groups, num_rows, scratch):  # type: ignore[no-untyped-def]
+def _weigh(queries, cache, layout, unit, groups, lanes, scratch):  # type: ignore[no-untyped-def]
+    """Turn scores into weights, packed as rows over the slots of all groups."""
+    num_members, num_rows = _num_members(queries, cache), _num_rows(queries, cache, unit)
+    context_length, parents = layout[3][unit.sequence], layout[1]
+    for index in range(len(groups)):
+        for lane in range(GROUP):
+            scale = cache.value_scales[groups[index], unit.kv_head, lane]
+            scratch.value_scales[GROUP * index + lane] = scale
+    levels = scratch.levels[: GROUP * len(groups)]
+    for row in range(unit.first, unit.end):
+        path = path_of(context_length, row, unit.start, parents, lanes, scratch.path)
+        for index in range(num_members * (row - unit.first), num_members * (row + 1 - unit.first)):
+            scores, value_scales = scratch.scores[index], scratch.value_scales
+            scratch.scales[index] = weigh(scores, value_scales, path, scratch.softmax, levels)
+            tiles.pack_row(levels, GROUP, scratch.packed_weights, index, num_rows)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _sum_values(cache, kv_head, groups, num_rows, scratch):  # type: ignore[no-untyped-def]
     """Multiply the weights of all query heads with the values of all groups."""
-    values, distances = cache.values, scratch.groups
-    for index in range(num_groups):
-        distances[index] *= values[0].size
-    first = values[0, kv_head].ctypes.data
+    values = cache.values
+    for index in range(len(groups)):
+        groups[index] *= values[0].size  # now the distance of its values from those of the first
+    first, size = values[0, kv_head].ctypes.data, scratch.sums.shape[1]
     row_side = scratch.packed_weights.ctypes.data, num_rows, scratch.scales.ctypes.data
-    size = scratch.sums.shape[1]
     tiles.begin(num_rows, GROUP)
     for column in range(0, size, BLOCK):
         block_side = (
             first + column * GROUP,
-            distances.ctypes.data,
-            num_groups,
+            groups.ctypes.data,
+            len(groups),
             GROUP,
             scratch.ones.ctypes.data,
             scratch.zeros.ctypes.data,
@@ -235,3 +255,14 @@ def _sum_values(cache, kv_head, num_groups, num_rows, scratch):  # type: ignore[
         out = scratch.sums.ctypes.data + 4 * column, size
         tiles.block_of_outputs(row_side, block_side, out)
     tiles.end(num_rows)
+
+
+@njit(inline="always")
+def _put(unit, num_members, sums, out):  # type: ignore[no-untyped-def]
+    """Bring what a unit's query heads gathered to its place in out."""
+    head = unit.kv_head * num_members
+    for row in range(unit.first, unit.end):
+        for member in range(num_members):
+            index = num_members * (row - unit.first) + member
+            for i in range(sums.shape[1]):
+                out[row, head + member, i] = sums[index, i]

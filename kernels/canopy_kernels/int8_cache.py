@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from canopy_kernels import aligned
 from canopy_kernels.int8_gemm import WEIGHT_LEVELS
 from canopy_kernels.int8_layout import BLOCK, QUAD, padded_inputs
 from canopy_kernels.int8_rows import quantise
@@ -37,10 +38,10 @@ def new_key_values(
     """Of all layers, zero."""
     places = num_layers, num_groups, num_kv_heads
     return Int8KeyValues(
-        np.zeros((*places, padded_inputs(head_dim) // QUAD, GROUP, QUAD), np.int8),
-        np.zeros((*places, GROUP), np.float32),
-        np.zeros((*places, -(-head_dim // BLOCK), GROUP // QUAD, BLOCK, QUAD), np.int8),
-        np.zeros((*places, GROUP), np.float32),
+        aligned.zeros((*places, padded_inputs(head_dim) // QUAD, GROUP, QUAD), np.int8),
+        aligned.zeros((*places, GROUP), np.float32),
+        aligned.zeros((*places, -(-head_dim // BLOCK), GROUP // QUAD, BLOCK, QUAD), np.int8),
+        aligned.zeros((*places, GROUP), np.float32),
     )
 
 

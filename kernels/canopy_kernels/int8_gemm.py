@@ -17,6 +17,7 @@ import numpy as np
 from numba import njit
 
 from canopy_kernels import int8_tiles as tiles
+from canopy_kernels.aligned import empty_bytes
 from canopy_kernels.int8_layout import BLOCK, QUAD, pack_weight, pad_outputs, unpack_weight
 
 WEIGHT_LEVELS = 127
@@ -67,7 +68,7 @@ def int8_linear(
 def packed_rows(q):  # type: ignore[no-untyped-def]
     """Rows int16 [T, K'] for `linear_share`."""
     num_rows, num_inputs = q.shape
-    packed = np.empty(tiles.packed_size(num_rows, num_inputs), np.uint8)
+    packed = empty_bytes(tiles.packed_size(num_rows, num_inputs))
     for row in range(num_rows):
         depth = tiles.piece_depth(num_inputs, num_rows)
         tiles.pack_row(q[row], depth, packed, row, num_rows)

@@ -14,11 +14,13 @@ import numpy as np
 from numba import njit
 
 from canopy_kernels import int8_tiles as tiles
-from canopy_kernels.int8_attention import Queries, attend_share, put_query
+from canopy_kernels.int8_attention import ask_for_share, attend_share, put_query
+from canopy_kernels.int8_buffers import Sizes, Workspace
 from canopy_kernels.int8_cache import Int8KeyValues, layer_of, put_key, put_value
-from canopy_kernels.int8_gemm import activation_levels, linear_share
-from canopy_kernels.int8_layout import BLOCK, QUAD, padded_inputs
+from canopy_kernels.int8_gemm import linear_share
+from canopy_kernels.int8_layout import QUAD
 from canopy_kernels.int8_rows import add, gated, quantise, rms_norm, rope
+from canopy_kernels.int8_units import most_groups
 from canopy_kernels.worker_team import WorkerTeam, meet, share
 
 
@@ -58,8 +60,9 @@ class Step(NamedTuple):
     """What is computed; `layout` is `PagedRows.arrays`."""
 
     hidden: np.ndarray  # float32 [T, E] embeddings; overwritten
-    cosines: np.ndarray  # float32 [T, D]
-    sines: np.ndarray  # float32 [T, D]
+    positions: np.ndarray  # int64 [T]
+    cosines: np.ndarray  # float32 [positions, D]
+    sines: np.ndarray  # float32 [positions, D]
     layout: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]
     logit_rows: np.ndarray  # int64 [n]
     cache: Int8KeyValues  # of all layers; the rows' slots are written
@@ -67,64 +70,37 @@ class Step(NamedTuple):
     taps: np.ndarray  # float32 [T, n, E]; overwritten
 
 
-class PackedRows(NamedTuple):
-    """Quantised inputs of a linear."""
-
-    levels: int  # largest magnitude
-    packed: np.ndarray  # uint8, as `linear_share` takes it
-    scales: np.ndarray  # float32 [T]
-
-
-class Buffers(NamedTuple):
-    """What phases hand to each other."""
-
-    hidden: PackedRows  # of E inputs
-    mixed_heads: PackedRows  # of H * D inputs
-    inner: PackedRows  # of I inputs
-    qkv: np.ndarray  # float32 [T, out*]
-    queries: Queries
-    mixed: np.ndarray  # float32 [T, H, D']
-    change: np.ndarray  # float32 [T, E*] what is added to hidden next; zero at first
-    gate_up: np.ndarray  # float32 [T, out*]
-    logits: np.ndarray  # float32 [n, vocabulary*]
+def workspace(weights: Weights, shape: Shape, num_workers: int) -> Workspace:
+    """For `decode_step` with these weights and a team of so many."""
+    return Workspace(
+        Sizes(
+            hidden=weights.norm.shape[1],
+            num_heads=shape.num_heads,
+            head_dim=shape.head_dim,
+            inner=shape.inner_size,
+            qkv=weights.qkv.scales.shape[1],
+            change=weights.down.scales.shape[1],
+            gate_up=weights.gate_up.scales.shape[1],
+            logits=weights.head.scales.shape[1],
+            num_kv_heads=shape.num_kv_heads,
+            num_workers=num_workers,
+        )
+    )
 
 
-def decode_step(weights: Weights, shape: Shape, step: Step, team: WorkerTeam) -> np.ndarray:
-    """Compute a step's rows and write their keys and values; float32 [n, vocabulary*] logits."""
-    buffers = _buffers(weights, shape, step)
-    if len(step.hidden):
+def decode_step(
+    weights: Weights, shape: Shape, step: Step, workspace: Workspace, team: WorkerTeam
+) -> np.ndarray:
+    """Compute a step's rows and write their keys and values.
+
+    Returns the logits, float32 [n, vocabulary*], which last until the workspace's next step.
+    """
+    num_rows, (*_, block_tables, block_size) = len(step.hidden), step.layout
+    num_groups = most_groups(block_tables.shape[1], block_size, num_rows)
+    buffers = workspace.buffers(num_rows, len(step.logit_rows), num_groups)
+    if num_rows:
         team.run(_decode_share, weights, shape, step, buffers)
     return buffers.logits
-
-
-def _buffers(weights: Weights, shape: Shape, step: Step) -> Buffers:
-    num_rows, hidden_size = step.hidden.shape
-    heads = num_rows, shape.num_heads, shape.head_dim
-    mixed_size = shape.num_heads * shape.head_dim
-
-    def floats(linears: Linears, num_rows: int = num_rows) -> np.ndarray:
-        return np.zeros((num_rows, linears.scales.shape[1]), np.float32)
-
-    def packed(size: int) -> PackedRows:
-        num_bytes = tiles.packed_size(num_rows, padded_inputs(size))
-        scales = np.empty(num_rows, np.float32)
-        return PackedRows(activation_levels(size), np.empty(num_bytes, np.uint8), scales)
-
-    return Buffers(
-        hidden=packed(hidden_size),
-        mixed_heads=packed(mixed_size),
-        inner=packed(shape.inner_size),
-        qkv=floats(weights.qkv),
-        queries=Queries(
-            activation_levels(shape.head_dim),
-            np.zeros((*heads[:2], padded_inputs(shape.head_dim)), np.int16),
-            np.empty(heads[:2], np.float32),
-        ),
-        mixed=np.empty((*heads[:2], step.cache.values.shape[3] * BLOCK), np.float32),
-        change=floats(weights.down),
-        gate_up=floats(weights.gate_up),
-        logits=floats(weights.head, len(step.logit_rows)),
-    )
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -132,6 +108,7 @@ def _decode_share(weights, shape, step, buffers, place):  # type: ignore[no-unty
     for layer in range(len(weights.attention_norm)):
         _norm_rows(step.hidden, weights.attention_norm[layer], shape.norm_eps, buffers, place)
         _keep_taps(step, layer, place)
+        _ask_for_cache(step, buffers, layer, place)
         meet(place)
         _apply(buffers.hidden, weights.qkv, layer, buffers.qkv, place)
         meet(place)
@@ -141,6 +118,7 @@ def _decode_share(weights, shape, step, buffers, place):  # type: ignore[no-unty
             buffers.queries,
             layer_of(step.cache, layer),
             step.layout,
+            buffers.scratch,
             buffers.mixed,
             place.worker,
             place.num_workers,
@@ -207,6 +185,13 @@ def _keep_taps(step, layer, place):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def _ask_for_cache(step, buffers, layer, place):  # type: ignore[no-untyped-def]
+    """What attention will read first has the time of a linear to come."""
+    cache, num_workers = layer_of(step.cache, layer), place.num_workers
+    ask_for_share(buffers.queries, cache, step.layout, buffers.scratch, place.worker, num_workers)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def _norm_logit_rows(step, weight, eps, buffers, place):  # type: ignore[no-untyped-def]
     """The same for the rows whose logits are wanted, moved together."""
     size = step.hidden.shape[1]
@@ -227,11 +212,13 @@ def _place_heads(qk_norm, shape, step, buffers, layer, place):  # type: ignore[n
     rotated = np.empty(size, np.float32)
     first, end = share(place, len(slots))
     for row in range(first, end):
+        cosines = step.cosines[step.positions[row]]
+        sines = step.sines[step.positions[row]]
         for index in range(num_heads + num_kv_heads):
             head = buffers.qkv[row, index * size : (index + 1) * size]
             if qk_norm.shape[1] > 0:
                 rms_norm(head, qk_norm[layer, index], shape.norm_eps, head)
-            rope(head, step.cosines[row], step.sines[row], rotated)
+            rope(head, cosines, sines, rotated)
             if index < num_heads:
                 put_query(rotated, buffers.queries, row, index)
             else:

@@ -40,6 +40,11 @@ def padded_inputs(num_inputs: int) -> int:
     return num_inputs + -num_inputs % QUAD
 
 
+def padded_outputs(num_outputs: int) -> int:
+    """N' of blocks for so many outputs."""
+    return num_outputs + -num_outputs % BLOCK
+
+
 @njit(inline="always")
 def tile_height(num_rows, most):  # type: ignore[no-untyped-def]
     """Rows of a tile: no more than `most`, in as few tiles as can be. num_rows >= 1."""

@@ -7,6 +7,9 @@
 
 so that scale * sum over j of level[j] * v[j] is the mean of the values v[j] * value_scales[j]. Sums
 run along the path in the order of canopy_kernels.fixed_sums.
+
+The context is the path's beginning and lies in order; what a row's path adds to it stands at
+scattered lanes behind it.
 """
 
 import numpy as np
@@ -17,80 +20,83 @@ from canopy_kernels.fixed_sums import total
 
 _LARGEST_LEVEL = np.float32(32767.0)
 _LARGEST_SUM = np.float32(16e6)  # of levels, by 127 still less than 2^31 with all rounded up
+_LARGEST_FINITE = np.int32(0x7F7FFFFF)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def weigh(scratch, index, path, parents, levels):  # type: ignore[no-untyped-def]
+def weigh(scores, value_scales, path, scratch, levels):  # type: ignore[no-untyped-def]
     """Turn the scores of one query head into levels; returns their scale.
 
-    scratch: of canopy_kernels.int8_attention, scores and value scales by lane; its scores are
-    overwritten. path: length of the context, row, first row of the sequence. levels: int16, by
-    lane, zero off the path.
+    scores, value_scales: float32 by lane; scores are overwritten. path: of `path_of`. scratch:
+    float32 [2, lanes]. levels: int16 by lane, zero off the path.
     """
-    context_length, row, start = path
-    depth = _depth(row, parents)
-    weights = scratch.path[: context_length + depth]
-    scales = scratch.scores[index, : context_length + depth]
-    _gather(scratch.scores[index], scratch.lanes, path, parents, weights)
-    _gather(scratch.value_scales, scratch.lanes, path, parents, scales)
-    factor, scale = _soften(weights, scales)
-    _round(weights[:context_length], factor, levels)
-    for number in range(len(weights) - 1, context_length - 1, -1):
-        levels[scratch.lanes[row - start]] = np.int16(np.rint(weights[number] * factor))
-        row = parents[row]
+    context_length, lanes = path
+    length = context_length + len(lanes)
+    softened, u = scratch[0, :length], scratch[1, :length]
+    _gather(scores, path, softened)
+    _gather(value_scales, path, u)
+    factor, scale = _soften(softened, u)
+    _round(u[:context_length], factor, levels)
+    for number in range(len(lanes)):
+        levels[lanes[number]] = np.int16(np.rint(u[context_length + number] * factor))
     return scale
 
 
+@njit(inline="always")
+def path_of(context_length, row, start, parents, lanes, room):  # type: ignore[no-untyped-def]
+    """A row's path: length of the context, lanes of the rows of the step that follow it.
+
+    lanes: of all rows of the sequence, which begins at row start. room: int64, overwritten.
+    """
+    depth, ancestor = 0, row
+    while ancestor >= 0:
+        ancestor = parents[ancestor]
+        depth += 1
+    for number in range(depth - 1, -1, -1):
+        room[number] = lanes[row - start]
+        row = parents[row]
+    return context_length, room[:depth]
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
-def _round(weights, factor, levels):  # type: ignore[no-untyped-def]
-    """There may be more levels than weights; these become zero."""
-    for lane in range(len(weights)):
-        levels[lane] = np.int16(np.rint(weights[lane] * factor))
-    for lane in range(len(weights), len(levels)):
+def _gather(by_lane, path, out):  # type: ignore[no-untyped-def]
+    """Bring what lies by lane into the order of the path."""
+    context_length, lanes = path
+    for lane in range(context_length):
+        out[lane] = by_lane[lane]
+    for number in range(len(lanes)):
+        out[context_length + number] = by_lane[lanes[number]]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _round(u, factor, levels):  # type: ignore[no-untyped-def]
+    """There may be more levels than numbers; these become zero."""
+    for lane in range(len(u)):
+        levels[lane] = np.int16(np.rint(u[lane] * factor))
+    for lane in range(len(u), len(levels)):
         levels[lane] = 0
 
 
-@njit(inline="always")
-def _depth(row, parents):  # type: ignore[no-untyped-def]
-    """Rows of the step on the path of one of them, itself included."""
-    depth = 0
-    while row >= 0:
-        row = parents[row]
-        depth += 1
-    return depth
-
-
-@njit(inline="always")
-def _gather(by_lane, lanes, path, parents, out):  # type: ignore[no-untyped-def]
-    """Bring what lies by lane into the order of the path."""
-    context_length, row, start = path
-    for lane in range(context_length):
-        out[lane] = by_lane[lane]
-    for number in range(len(out) - 1, context_length - 1, -1):
-        out[number] = by_lane[lanes[row - start]]
-        row = parents[row]
-
-
 @njit(cache=True, nogil=True, error_model="numpy")
-def _soften(row, scales):  # type: ignore[no-untyped-def]
-    """Scores become u, in place; returns the factor and the scale, NaN if one of them is.
+def _soften(row, u):  # type: ignore[no-untyped-def]
+    """Scores become powers, and value scales become u; returns the factor and the scale.
 
-    The largest numbers are sought among integers in the same order, which vectors can do.
+    Both are NaN when a score or a value scale is no finite number. The largest numbers are sought
+    among integers in the same order, which vectors can do.
     """
-    bits = row.view(np.int32)
-    if np.isnan(total(row) + total(scales)):
+    scores, scales = row.view(np.int32), u.view(np.int32)
+    if max(_largest_magnitude(scores), _largest_magnitude(scales)) > _LARGEST_FINITE:
         return np.float32(0.0), np.float32(np.nan)
-    highest = _in_order(_largest_in_order(bits)).view(np.float32)
+    shift = _in_order(_largest_in_order(scores)).view(np.float32)
     for index in range(len(row)):
-        row[index] = exp2(row[index] - highest)
-    softened = total(row)
-    for index in range(len(row)):
-        row[index] *= scales[index]
-    largest = _in_order(_largest_in_order(bits)).view(np.float32)
+        power = exp2(row[index] - shift)
+        row[index] = power
+        u[index] *= power
+    largest = _largest_magnitude(scales).view(np.float32)
     if largest == np.float32(0.0):
         return np.float32(0.0), np.float32(0.0)
-    factor = min(_LARGEST_LEVEL / largest, _LARGEST_SUM / total(row))
-    return factor, np.float32(1.0) / (softened * factor)
+    factor = min(_LARGEST_LEVEL / largest, _LARGEST_SUM / total(u))
+    return factor, np.float32(1.0) / (total(row) * factor)
 
 
 @njit(inline="always")
@@ -98,6 +104,14 @@ def _largest_in_order(bits):  # type: ignore[no-untyped-def]
     largest = _in_order(bits[0])
     for index in range(len(bits)):
         largest = max(largest, _in_order(bits[index]))
+    return np.int32(largest)
+
+
+@njit(inline="always")
+def _largest_magnitude(bits):  # type: ignore[no-untyped-def]
+    largest = np.int32(0)
+    for index in range(len(bits)):
+        largest = max(largest, np.int32(bits[index] & np.int32(0x7FFFFFFF)))
     return np.int32(largest)
 
 

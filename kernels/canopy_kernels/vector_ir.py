@@ -59,6 +59,18 @@ def spread(builder, scalar, lanes=LANES):  # type: ignore[no-untyped-def]
     return builder.shuffle_vector(first, undefined, zeros)
 
 
+def halves(builder, vector):  # type: ignore[no-untyped-def]
+    """The lower and the upper lanes of a vector."""
+    undefined, count = ir.Constant(vector.type, ir.Undefined), vector.type.count // 2
+    kind = ir.VectorType(INT32, count)
+    return [
+        builder.shuffle_vector(
+            vector, undefined, ir.Constant(kind, list(range(first, first + count)))
+        )
+        for first in (0, count)
+    ]
+
+
 def add_pairs(builder, pairs):  # type: ignore[no-untyped-def]
     """Lane i is pairs[2i] + pairs[2i + 1]; of products of int16 it becomes one instruction."""
     undefined = ir.Constant(pairs.type, ir.Undefined)

@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from canopy_kernels.int8_attention import Queries, attend_share, put_query
+from canopy_kernels.int8_attention import (
+    Queries,
+    ask_for_share,
+    attend_share,
+    new_scratch,
+    put_query,
+)
 from canopy_kernels.int8_cache import (
     GROUP,
     Int8KeyValues,
@@ -16,6 +22,7 @@ from canopy_kernels.int8_cache import (
 )
 from canopy_kernels.int8_gemm import activation_levels
 from canopy_kernels.int8_layout import BLOCK, padded_inputs
+from canopy_kernels.int8_units import most_groups
 from canopy_kernels.tree_attention import PagedRows, tree_attention_reference
 
 CHAIN = [-1, 0, 1, 2, 3, 4, 5]
@@ -95,10 +102,16 @@ def queries_of(query: np.ndarray) -> Queries:
 def attend(
     query: np.ndarray, cache: Int8KeyValues, rows: PagedRows, num_workers: int = 1
 ) -> np.ndarray:
-    out = np.full((*query.shape[:2], cache.values.shape[2] * BLOCK), np.nan, np.float32)
+    num_rows, num_heads, head_dim = query.shape
+    out = np.full((num_rows, num_heads, cache.values.shape[2] * BLOCK), np.nan, np.float32)
+    num_groups = most_groups(rows.block_tables.shape[1], rows.block_size, num_rows)
+    num_members = num_heads // cache.keys.shape[1]
+    scratch = new_scratch(num_workers, num_members, num_groups, head_dim)
+    queries = queries_of(query)
     for worker in range(num_workers):
-        attend_share(queries_of(query), cache, rows.arrays, out, worker, num_workers)
-    return out[..., : query.shape[2]]
+        ask_for_share(queries, cache, rows.arrays, scratch, worker, num_workers)
+        attend_share(queries, cache, rows.arrays, scratch, out, worker, num_workers)
+    return out[..., :head_dim]
 
 
 @pytest.mark.parametrize("block_size", [16, 48])

@@ -38,7 +38,7 @@ def segment(
 
 
 def step(decoder: Int8Decoder, cache: Int8KVCache, *segments: Segment) -> torch.Tensor:
-    return decoder.forward(assemble_step(segments, BLOCK_SIZE, "cpu"), cache)
+    return decoder.forward(assemble_step(segments, BLOCK_SIZE, "cpu"), cache).clone()
 
 
 def new_cache(decoder: Int8Decoder) -> Int8KVCache:
@@ -151,7 +151,7 @@ def test_tapped_states_are_the_same_bits_in_any_chunk_and_leave_the_logits_alone
             part = segment(start, shuffled_table(), TOKENS[start : start + chunk])
             batch = assemble_step([part], BLOCK_SIZE, "cpu")
             taps = HiddenTaps.of(layers, batch, decoder.config.hidden_size)
-            logits.append(decoder.forward(batch, cache, taps))
+            logits.append(decoder.forward(batch, cache, taps).clone())
             states.append(taps.states)
         return torch.cat(states), torch.cat(logits)
 

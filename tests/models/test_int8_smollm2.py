@@ -56,7 +56,7 @@ def logits_of(decoder: Decoder, token_ids: list[int], chunk: int) -> torch.Tenso
         part = np.array(token_ids[start : start + chunk])
         rows = np.arange(len(part))
         segment = Segment(start, table, part, rows - 1, rows)
-        parts.append(decoder.forward(assemble_step([segment], BLOCK_SIZE, "cpu"), cache))
+        parts.append(decoder.forward(assemble_step([segment], BLOCK_SIZE, "cpu"), cache).clone())
     return torch.cat(parts)
 
 

@@ -43,7 +43,8 @@ class Decoder(Protocol):
     def forward(self, batch: StepBatch, cache: Any, taps: HiddenTaps | None = None) -> torch.Tensor:
         """Compute every row, writing its keys and values to its slot of one of its own caches.
 
-        Fills `taps`, where given. Returns the logits of `batch.logit_rows`: float32 [L, V].
+        Fills `taps`, where given. Returns the logits of `batch.logit_rows`: float32 [L, V]; they
+        last until the next forward.
         """
         ...
 

@@ -14,7 +14,7 @@ from canopy.models.config import ModelConfig
 from canopy.models.layers import RopeTable
 from canopy.models.step import HiddenTaps, Segment, StepBatch, assemble_step
 from canopy_kernels.int8_cache import GROUP
-from canopy_kernels.int8_layers import Shape, Step, Weights, decode_step
+from canopy_kernels.int8_layers import Shape, Step, Weights, decode_step, workspace
 from canopy_kernels.tree_attention import PagedRows
 from canopy_kernels.worker_team import WorkerTeam
 
@@ -38,6 +38,7 @@ class Int8Decoder:
             config.intermediate_size,
             np.float32(config.rms_norm_eps),
         )
+        self._workspace = workspace(weights, self._shape, num_threads)
 
     def warm_up(self) -> None:
         """Compute one token, so that no step has to wait until everything is compiled."""
@@ -57,7 +58,8 @@ class Int8Decoder:
     ) -> torch.Tensor:
         """Compute every row, writing its keys and values to its slot.
 
-        Fills `taps`, where given. Returns the logits of `batch.logit_rows`: float32 [L, V].
+        Fills `taps`, where given. Returns the logits of `batch.logit_rows`: float32 [L, V]; they
+        last until the next forward.
         """
         rows = PagedRows(
             batch.slots,
@@ -67,17 +69,17 @@ class Int8Decoder:
             batch.block_tables,
             cache.block_size,
         )
-        positions = batch.positions.numpy()
         taps = taps or HiddenTaps.of((), batch, self.config.hidden_size)
         step = Step(
             F.embedding(batch.token_ids, self._embedding).float().numpy(),
-            self._cosines[positions],
-            self._sines[positions],
+            batch.positions.numpy(),
+            self._cosines,
+            self._sines,
             rows.arrays,
             batch.logit_rows.numpy(),
             cache.arrays,
             np.array(taps.layers, np.int64),
             taps.states.numpy(),
         )
-        logits = decode_step(self._weights, self._shape, step, self._team)
+        logits = decode_step(self._weights, self._shape, step, self._workspace, self._team)
         return torch.from_numpy(logits)[:, : self.config.vocab_size]

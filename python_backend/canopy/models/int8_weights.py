@@ -1,4 +1,4 @@
-"""Int8 weights of a decoder: converted once, kept beside the model folder, mapped into memory.
+"""Int8 weights of a decoder: converted once, kept beside the model folder.
 
     <name>/            the Hugging Face folder
     <name>.int8-2/     one .npy file per array of `canopy_kernels.int8_layers.Weights`,
@@ -21,6 +21,7 @@ import torch
 
 from canopy.models.config import ModelConfig
 from canopy.models.weights import load_weights
+from canopy_kernels import aligned
 from canopy_kernels.int8_gemm import quantise_weight
 from canopy_kernels.int8_layers import Linears, Weights
 from canopy_kernels.int8_layout import pad_outputs
@@ -160,8 +161,10 @@ def _flush(file: Any) -> None:
 
 
 def _read(kept: Path) -> Weights:
+    """Copied out of the files: what is mapped lies on small pages."""
+
     def array(name: str) -> np.ndarray:
-        return np.asarray(np.load(kept / f"{name}.npy", mmap_mode="c"))
+        return aligned.copy(np.load(kept / f"{name}.npy", mmap_mode="r"))
 
     def field(name: str, kind: type) -> Any:
         if kind is Linears:
