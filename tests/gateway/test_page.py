@@ -1,5 +1,6 @@
 """The page in a real browser, before a real server."""
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 pytest.importorskip("playwright", reason="the page is tested with playwright")
 
 from browser import CHROMIUM, ChatPage, chromium
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 from test_disconnect import counted, is_idle
 from waiting import wait_until
 
@@ -47,6 +48,20 @@ def answered(visit) -> ChatPage:
     return visit
 
 
+@pytest.fixture
+def endless(visit) -> ChatPage:
+    """A visit with an answer that streams until it is stopped; the page alone cannot ask for it."""
+
+    def keep_on(route: Route) -> None:
+        body = json.loads(route.request.post_data or "") | {"ignore_eos": True}
+        route.continue_(post_data=json.dumps(body))
+
+    visit.page.route("**/v1/chat/completions", keep_on)
+    visit.set_options(**ENDLESS)
+    visit.ask("abc")
+    return visit
+
+
 def show(visit: ChatPage, number: int) -> None:
     visit.page.locator("#slider").fill(str(number))
     expect(visit.page.locator("#position")).to_have_text(f"{number} of {visit.position[1]}")
@@ -70,32 +85,33 @@ def test_an_answer_streams_and_every_round_can_be_seen(answered):
     assert f"{float(length):.2f} tokens a round" in answered.summary
 
 
-def test_the_tree_appears_while_the_answer_streams(visit):
-    visit.set_options(**ENDLESS)
-    visit.ask("abc")
-    expect(visit.page.locator("#tree svg")).to_be_visible()
-    expect(visit.page.get_by_role("button", name="Stop")).to_be_visible()
-    first = visit.position[1]
-    assert wait_until(lambda: visit.position[1] > first)
-    assert visit.position[0] > first  # it follows
-    visit.page.keyboard.press("Escape")
-    visit.wait_for_end()
+def test_the_tree_appears_while_the_answer_streams(endless):
+    expect(endless.page.locator("#tree svg")).to_be_visible()
+    expect(endless.page.get_by_role("button", name="Stop")).to_be_visible()
+    first = endless.position[1]
+    assert wait_until(lambda: endless.position[1] > first)
+    assert endless.position[0] > first  # it follows
+    endless.page.keyboard.press("Escape")
+    endless.wait_for_end()
+
+
+@pytest.fixture
+def num_cancelled(server) -> float:
+    """Before the test, and after whatever others cancelled has been counted."""
+    assert wait_until(lambda: is_idle(server))
+    return counted(server, "cancellations_total")
 
 
 @pytest.mark.parametrize("way", ["Escape", "Stop"])
-def test_stopping_cancels_the_request_on_the_server(visit, server, way):
-    assert wait_until(lambda: is_idle(server))  # what others cancelled has been counted
-    before = counted(server, "cancellations_total")
-    visit.set_options(**ENDLESS)
-    visit.ask("abc")
-    expect(visit.page.locator("#tree svg")).to_be_visible()
+def test_stopping_cancels_the_request_on_the_server(num_cancelled, endless, server, way):
+    expect(endless.page.locator("#tree svg")).to_be_visible()
     if way == "Stop":
-        visit.page.get_by_role("button", name="Stop").click()
+        endless.page.get_by_role("button", name="Stop").click()
     else:
-        visit.page.keyboard.press("Escape")
-    visit.wait_for_end()
-    assert visit.summary.endswith("stopped")
-    assert wait_until(lambda: counted(server, "cancellations_total") == before + 1)
+        endless.page.keyboard.press("Escape")
+    endless.wait_for_end()
+    assert endless.summary.endswith("stopped")
+    assert wait_until(lambda: counted(server, "cancellations_total") == num_cancelled + 1)
     assert wait_until(lambda: is_idle(server))
 
 
