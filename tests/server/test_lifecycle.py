@@ -7,6 +7,7 @@ import socket
 import subprocess
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 from waiting import wait_until
@@ -111,6 +112,15 @@ def test_requests_are_answered_while_the_draft_loads(server):
         num_answered += not _is_ready(server, "draft")
     assert _is_loaded(server, "draft")
     assert num_answered >= 3
+
+
+def test_only_the_verifier_carries_torch(server):
+    def has_torch(stage: str) -> bool:
+        (pid,) = _stubs(server, stage)
+        return "libtorch" in Path(f"/proc/{pid}/maps").read_text()
+
+    stages = ("canopy", "draft", "tree_builder", "verifier")
+    assert [stage for stage in stages if has_torch(stage)] == ["verifier"]
 
 
 def _is_ready(server, stage: str) -> bool:
