@@ -22,16 +22,14 @@ from numba import njit
 from canopy_kernels import aligned
 from canopy_kernels import int8_tiles as tiles
 from canopy_kernels.int8_cache import GROUP
-from canopy_kernels.int8_gemm import piece_distances
 from canopy_kernels.int8_layout import BLOCK, padded_inputs, padded_outputs
 from canopy_kernels.int8_rows import LOG2_E, quantise
+from canopy_kernels.int8_scores import GROUPS_AHEAD, ask_for, num_members, score_groups
 from canopy_kernels.int8_softmax import path_of, weigh
 from canopy_kernels.int8_units import find_groups, share_of_units, unit_at
-from canopy_kernels.prefetching import prefetch
 
 # Query heads of all rows that are computed at a time: they fill two matrix tiles.
 _MEMBERS = 32
-_GROUPS_AHEAD = 16  # from the one that is scored to the one that is asked for
 
 
 class Queries(NamedTuple):
@@ -60,9 +58,9 @@ class Scratch(NamedTuple):
     ones: np.ndarray  # float32 [W, 16]
 
 
-def new_scratch(num_workers: int, num_members: int, num_groups: int, head_dim: int) -> Scratch:
-    """num_members: query heads that share a KV head."""
-    num_heads = max(_MEMBERS, num_members)
+def new_scratch(num_workers: int, members: int, num_groups: int, head_dim: int) -> Scratch:
+    """members: query heads that share a KV head."""
+    num_heads = max(_MEMBERS, members)
     length, depth = GROUP * num_groups, padded_inputs(head_dim)
 
     def of_each(dtype: type, *shape: int) -> np.ndarray:
@@ -114,15 +112,9 @@ def put_query(head, queries, row, index):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _num_members(queries, cache):  # type: ignore[no-untyped-def]
-    """Query heads that share a KV head."""
-    return queries.q.shape[1] // cache.keys.shape[1]
-
-
-@njit(inline="always")
 def _units(queries, cache, layout, worker, num_workers):  # type: ignore[no-untyped-def]
-    most_rows = max(_MEMBERS // _num_members(queries, cache), 1)
-    return share_of_units(layout, most_rows, cache.keys.shape[1], worker, num_workers)
+    most_rows = max(_MEMBERS // num_members(queries, cache), 1)
+    return share_of_units(layout, most_rows, len(cache.keys), worker, num_workers)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -132,16 +124,8 @@ def ask_for_share(queries, cache, layout, scratch, worker, num_workers):  # type
     if len(units) > 0:
         unit, mine = unit_at(units, 0), _of_worker(scratch, worker)
         num_groups = find_groups(layout, unit, mine.groups[0], mine.lanes[0])
-        for index in range(min(num_groups, _GROUPS_AHEAD)):
-            _ask_for(cache, mine.groups[0, index], unit.kv_head)
-
-
-@njit(inline="always")
-def _ask_for(cache, group, kv_head):  # type: ignore[no-untyped-def]
-    prefetch(cache.keys[group, kv_head])
-    prefetch(cache.values[group, kv_head])
-    prefetch(cache.key_scales[group, kv_head])
-    prefetch(cache.value_scales[group, kv_head])
+        for index in range(min(num_groups, GROUPS_AHEAD)):
+            ask_for(cache, mine.groups[0, index], unit.kv_head)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -161,73 +145,32 @@ def attend_share(queries, cache, layout, scratch, out, worker, num_workers):  # 
         num_following = find_groups(layout, following, mine.groups[there], mine.lanes[there])
         groups = mine.groups[here, :num_groups]
         after = mine.groups[there, :num_following], following.kv_head
-        _score(queries, cache, unit, groups, after, mine)
+        score_groups(queries, cache, unit, groups, after, mine)
         _weigh(queries, cache, layout, unit, groups, mine.lanes[here], mine)
         _sum_values(cache, unit.kv_head, groups, _num_rows(queries, cache, unit), mine)
-        _put(unit, _num_members(queries, cache), mine.sums, out)
+        _put(unit, num_members(queries, cache), mine.sums, out)
         num_groups = num_following
 
 
 @njit(inline="always")
 def _num_rows(queries, cache, unit):  # type: ignore[no-untyped-def]
     """Query heads of a unit, which its products take for rows."""
-    return _num_members(queries, cache) * (unit.end - unit.first)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _score(queries, cache, unit, groups, after, scratch):  # type: ignore[no-untyped-def]
-    """Scores of every slot of all groups; `after` are those of the unit that comes next."""
-    num_members, num_rows = _num_members(queries, cache), _num_rows(queries, cache, unit)
-    size, head = queries.q.shape[2], unit.kv_head * num_members
-    depth = tiles.piece_depth(size, num_rows)
-    distances = piece_distances(size, depth)
-    for row in range(unit.first, unit.end):
-        for member in range(num_members):
-            index = num_members * (row - unit.first) + member
-            scratch.scales[index] = queries.scales[row, head + member]
-            query = queries.q[row, head + member]
-            tiles.pack_row(query, depth, scratch.packed_queries, index, num_rows)
-    row_side = scratch.packed_queries.ctypes.data, num_rows, scratch.scales.ctypes.data
-    out, stride = scratch.scores.ctypes.data, scratch.scores.shape[1]
-    tiles.begin(num_rows, depth)
-    for index in range(len(groups)):
-        _ask_ahead(cache, groups, unit.kv_head, after, index + _GROUPS_AHEAD)
-        group = groups[index]
-        keys = (
-            cache.keys[group, unit.kv_head].ctypes.data,
-            distances.ctypes.data,
-            len(distances),
-            depth,
-            cache.key_scales[group, unit.kv_head].ctypes.data,
-            scratch.zeros.ctypes.data,
-            0,
-        )
-        tiles.block_of_outputs(row_side, keys, (out + 4 * GROUP * index, stride))
-    tiles.end(num_rows)
-
-
-@njit(inline="always")
-def _ask_ahead(cache, groups, kv_head, after, index):  # type: ignore[no-untyped-def]
-    """Ask for a group of a unit, or of the one after it when the unit has not so many."""
-    if index < len(groups):
-        _ask_for(cache, groups[index], kv_head)
-    elif index - len(groups) < len(after[0]):
-        _ask_for(cache, after[0][index - len(groups)], after[1])
+    return num_members(queries, cache) * (unit.end - unit.first)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _weigh(queries, cache, layout, unit, groups, lanes, scratch):  # type: ignore[no-untyped-def]
     """Turn scores into weights, packed as rows over the slots of all groups."""
-    num_members, num_rows = _num_members(queries, cache), _num_rows(queries, cache, unit)
+    members, num_rows = num_members(queries, cache), _num_rows(queries, cache, unit)
     context_length, parents = layout[3][unit.sequence], layout[1]
     for index in range(len(groups)):
         for lane in range(GROUP):
-            scale = cache.value_scales[groups[index], unit.kv_head, lane]
+            scale = cache.value_scales[unit.kv_head, groups[index], lane]
             scratch.value_scales[GROUP * index + lane] = scale
     levels = scratch.levels[: GROUP * len(groups)]
     for row in range(unit.first, unit.end):
         path = path_of(context_length, row, unit.start, parents, lanes, scratch.path)
-        for index in range(num_members * (row - unit.first), num_members * (row + 1 - unit.first)):
+        for index in range(members * (row - unit.first), members * (row + 1 - unit.first)):
             scores, value_scales = scratch.scores[index], scratch.value_scales
             scratch.scales[index] = weigh(scores, value_scales, path, scratch.softmax, levels)
             tiles.pack_row(levels, GROUP, scratch.packed_weights, index, num_rows)
@@ -236,10 +179,10 @@ def _weigh(queries, cache, layout, unit, groups, lanes, scratch):  # type: ignor
 @njit(cache=True, nogil=True, error_model="numpy")
 def _sum_values(cache, kv_head, groups, num_rows, scratch):  # type: ignore[no-untyped-def]
     """Multiply the weights of all query heads with the values of all groups."""
-    values = cache.values
+    values = cache.values[kv_head]
     for index in range(len(groups)):
         groups[index] *= values[0].size  # now the distance of its values from those of the first
-    first, size = values[0, kv_head].ctypes.data, scratch.sums.shape[1]
+    first, size = values.ctypes.data, scratch.sums.shape[1]
     row_side = scratch.packed_weights.ctypes.data, num_rows, scratch.scales.ctypes.data
     tiles.begin(num_rows, GROUP)
     for column in range(0, size, BLOCK):
@@ -258,11 +201,11 @@ def _sum_values(cache, kv_head, groups, num_rows, scratch):  # type: ignore[no-u
 
 
 @njit(inline="always")
-def _put(unit, num_members, sums, out):  # type: ignore[no-untyped-def]
+def _put(unit, members, sums, out):  # type: ignore[no-untyped-def]
     """Bring what a unit's query heads gathered to its place in out."""
-    head = unit.kv_head * num_members
+    head = unit.kv_head * members
     for row in range(unit.first, unit.end):
-        for member in range(num_members):
-            index = num_members * (row - unit.first) + member
+        for member in range(members):
+            index = members * (row - unit.first) + member
             for i in range(sums.shape[1]):
                 out[row, head + member, i] = sums[index, i]

@@ -16,12 +16,12 @@ from numba import njit
 from canopy_kernels import int8_tiles as tiles
 from canopy_kernels.int8_attention import ask_for_share, attend_share, put_query
 from canopy_kernels.int8_buffers import Sizes, Workspace
-from canopy_kernels.int8_cache import Int8KeyValues, layer_of, put_key, put_value
+from canopy_kernels.int8_cache import Int8KeyValues, layer_of, put_key, put_value, room_for_levels
 from canopy_kernels.int8_gemm import linear_share
 from canopy_kernels.int8_layout import QUAD
 from canopy_kernels.int8_rows import add, gated, quantise, rms_norm, rope
 from canopy_kernels.int8_units import most_groups
-from canopy_kernels.worker_team import WorkerTeam, meet, share
+from canopy_kernels.worker_team import WorkerTeam, borrowed, meet, share
 
 
 class Linears(NamedTuple):
@@ -105,6 +105,7 @@ def decode_step(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _decode_share(weights, shape, step, buffers, place):  # type: ignore[no-untyped-def]
+    weights, shape, step, buffers, place = borrowed((weights, shape, step, buffers, place))
     for layer in range(len(weights.attention_norm)):
         _norm_rows(step.hidden, weights.attention_norm[layer], shape.norm_eps, buffers, place)
         _keep_taps(step, layer, place)
@@ -209,7 +210,7 @@ def _place_heads(qk_norm, shape, step, buffers, layer, place):  # type: ignore[n
     """Rotate queries and keys, and write keys and values into the cache."""
     size, num_heads, num_kv_heads = shape.head_dim, shape.num_heads, shape.num_kv_heads
     slots, cache = step.layout[0], layer_of(step.cache, layer)
-    rotated = np.empty(size, np.float32)
+    rotated, levels = np.empty(size, np.float32), room_for_levels(size)
     first, end = share(place, len(slots))
     for row in range(first, end):
         cosines = step.cosines[step.positions[row]]
@@ -222,10 +223,11 @@ def _place_heads(qk_norm, shape, step, buffers, layer, place):  # type: ignore[n
             if index < num_heads:
                 put_query(rotated, buffers.queries, row, index)
             else:
-                put_key(rotated, cache, slots[row], index - num_heads)
+                put_key(rotated, cache, slots[row], index - num_heads, levels)
         for index in range(num_kv_heads):
             start = (num_heads + num_kv_heads + index) * size
-            put_value(buffers.qkv[row, start : start + size], cache, slots[row], index)
+            head = buffers.qkv[row, start : start + size]
+            put_value(head, cache, slots[row], index, levels)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

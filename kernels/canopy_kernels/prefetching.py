@@ -5,14 +5,13 @@ from numba.extending import intrinsic
 
 from canopy_kernels.vector_ir import prefetch_line
 
-# Lines come in pairs: to ask for one of them is enough.
-_PAIR = 128  # bytes
+_LINE = 64  # bytes
 
 
 @njit(inline="always")
 def prefetch(array):  # type: ignore[no-untyped-def]
     """Ask for all of a contiguous array."""
-    for offset in range(0, array.size * array.itemsize, _PAIR):
+    for offset in range(0, array.size * array.itemsize, _LINE):
         _prefetch_line(array.ctypes.data + offset)
 
 

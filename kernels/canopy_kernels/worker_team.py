@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 # Looks at the barrier before the processor is offered to other threads, a few microseconds.
@@ -87,3 +88,31 @@ def _current(context, address):  # type: ignore[no-untyped-def]
         return builder.load_atomic(counter, "seq_cst", 8)
 
     return types.int64(types.intp), codegen
+
+
+@intrinsic
+def borrowed(context, value):  # type: ignore[no-untyped-def]
+    """The arrays of nested tuples, no longer counted; somebody else keeps them alive meanwhile.
+
+    Every view of an array counts it up and down. Where several workers do that at once, they wait
+    for each other's counting.
+    """
+
+    def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return _without_owner(context, builder, signature.args[0], arguments[0])
+
+    return value(value), codegen
+
+
+def _without_owner(context, builder, kind, value):  # type: ignore[no-untyped-def]
+    if isinstance(kind, types.Array):
+        array = cgutils.create_struct_proxy(kind)(context, builder, value=value)
+        array.meminfo = cgutils.get_null_value(array.meminfo.type)
+        array.parent = cgutils.get_null_value(array.parent.type)
+        return array._getvalue()
+    if isinstance(kind, types.BaseTuple):
+        for index, element in enumerate(kind):
+            part = builder.extract_value(value, index)
+            part = _without_owner(context, builder, element, part)
+            value = builder.insert_value(value, part, index)
+    return value

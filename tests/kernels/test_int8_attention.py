@@ -19,6 +19,7 @@ from canopy_kernels.int8_cache import (
     new_key_values,
     put_key,
     put_value,
+    room_for_levels,
 )
 from canopy_kernels.int8_gemm import activation_levels
 from canopy_kernels.int8_layout import BLOCK, padded_inputs
@@ -62,23 +63,23 @@ def paged_rows(context_lengths: list[int], forests: list[list[int]], block_size:
 
 def filled_cache(num_slots: int, num_kv_heads: int, head_dim: int) -> Int8KeyValues:
     """One layer in which every slot was written."""
-    rng = np.random.default_rng(num_slots)
+    rng, levels = np.random.default_rng(num_slots), room_for_levels(head_dim)
     cache = layer_of.py_func(new_key_values(1, num_slots // GROUP, num_kv_heads, head_dim), 0)
     for slot in range(num_slots):
         for head in range(num_kv_heads):
             key, value = (2 * rng.normal(size=(2, head_dim))).astype(np.float32)
-            put_key(key, cache, slot, head)
-            put_value(value, cache, slot, head)
+            put_key(key, cache, slot, head, levels)
+            put_value(value, cache, slot, head, levels)
     return cache
 
 
 def restored(cache: Int8KeyValues, head_dim: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values by slot, float32 [num_slots, K, D]."""
     key_scales, value_scales = (
-        scales.transpose(0, 2, 1)[..., None] for scales in (cache.key_scales, cache.value_scales)
+        scales.transpose(1, 2, 0)[..., None] for scales in (cache.key_scales, cache.value_scales)
     )
-    keys = cache.keys.transpose(0, 3, 1, 2, 4) * key_scales[..., None]
-    values = cache.values.transpose(0, 3, 5, 1, 2, 4)  # [G, 4, 4, K, ...]
+    keys = cache.keys.transpose(1, 3, 0, 2, 4) * key_scales[..., None]
+    values = cache.values.transpose(1, 3, 5, 0, 2, 4)  # [G, 4, 4, K, ...]
     values = values.reshape(*value_scales.shape[:3], -1) * value_scales
     return tuple(
         torch.from_numpy(array.reshape(-1, array.shape[2], array[0, 0, 0].size)[..., :head_dim])
@@ -105,7 +106,7 @@ def attend(
     num_rows, num_heads, head_dim = query.shape
     out = np.full((num_rows, num_heads, cache.values.shape[2] * BLOCK), np.nan, np.float32)
     num_groups = most_groups(rows.block_tables.shape[1], rows.block_size, num_rows)
-    num_members = num_heads // cache.keys.shape[1]
+    num_members = num_heads // len(cache.keys)
     scratch = new_scratch(num_workers, num_members, num_groups, head_dim)
     queries = queries_of(query)
     for worker in range(num_workers):
@@ -162,8 +163,8 @@ def test_stored_keys_and_values_are_off_by_half_a_step_at_most():
     rng = np.random.default_rng(4)
     cache = layer_of.py_func(new_key_values(1, 3, 2, 24), 0)
     key, value = (3 * rng.normal(size=(2, 24))).astype(np.float32)
-    put_key(key, cache, 37, 1)
-    put_value(value, cache, 37, 1)
+    put_key(key, cache, 37, 1, room_for_levels(24))
+    put_value(value, cache, 37, 1, room_for_levels(24))
     keys, values = restored(cache, 24)
     assert np.abs(keys[37, 1].numpy() - key).max() <= 0.51 * np.abs(key).max() / 127
     assert np.abs(values[37, 1].numpy() - value).max() <= 0.51 * np.abs(value).max() / 127
