@@ -22,10 +22,11 @@ from numba import njit
 from canopy_kernels import aligned
 from canopy_kernels import int8_tiles as tiles
 from canopy_kernels.int8_cache import GROUP
+from canopy_kernels.int8_gemm import activation_levels
 from canopy_kernels.int8_layout import BLOCK, padded_inputs, padded_outputs
 from canopy_kernels.int8_rows import LOG2_E, quantise
 from canopy_kernels.int8_scores import GROUPS_AHEAD, ask_for, num_members, score_groups
-from canopy_kernels.int8_softmax import path_of, weigh
+from canopy_kernels.int8_softmax import path_of, scales_along, weigh
 from canopy_kernels.int8_units import find_groups, share_of_units, unit_at
 
 # Query heads of all rows that are computed at a time: they fill two matrix tiles.
@@ -33,9 +34,10 @@ _MEMBERS = 32
 
 
 class Queries(NamedTuple):
-    """Rotated queries, quantised; the softmax scale is part of `scales`."""
+    """Rotated queries, quantised."""
 
     levels: int  # largest magnitude in q
+    factor: np.float32  # in `scales`: softmax scale, and powers of two for those of e
     q: np.ndarray  # int16 [T, H, D*], zero beyond D
     scales: np.ndarray  # float32 [T, H]
 
@@ -48,6 +50,7 @@ class Scratch(NamedTuple):
     scores: np.ndarray  # float32 [W, M, 16 G]
     path: np.ndarray  # int64 [W, 16 G]
     softmax: np.ndarray  # float32 [W, 2, 16 G]
+    path_scales: np.ndarray  # float32 [W, 16 G]
     value_scales: np.ndarray  # float32 [W, 16 G]
     levels: np.ndarray  # int16 [W, 16 G]
     packed_queries: np.ndarray  # uint8 [W, n]
@@ -56,6 +59,13 @@ class Scratch(NamedTuple):
     sums: np.ndarray  # float32 [W, M, D']
     zeros: np.ndarray  # float32 [W, 16]
     ones: np.ndarray  # float32 [W, 16]
+
+
+def new_queries(num_rows: int, num_heads: int, head_dim: int) -> Queries:
+    """Room for the queries of a step."""
+    q = aligned.zeros((num_rows, num_heads, padded_inputs(head_dim)), np.int16)
+    scales = aligned.empty((num_rows, num_heads), np.float32)
+    return Queries(activation_levels(head_dim), np.float32(LOG2_E / np.sqrt(head_dim)), q, scales)
 
 
 def new_scratch(num_workers: int, members: int, num_groups: int, head_dim: int) -> Scratch:
@@ -72,6 +82,7 @@ def new_scratch(num_workers: int, members: int, num_groups: int, head_dim: int) 
         of_each(np.float32, num_heads, length),
         of_each(np.int64, length),
         of_each(np.float32, 2, length),
+        of_each(np.float32, length),
         of_each(np.float32, length),
         of_each(np.int16, length),
         of_each(np.uint8, aligned.whole_lines(tiles.packed_size(num_heads, depth))),
@@ -93,6 +104,7 @@ def _of_worker(scratch, worker):  # type: ignore[no-untyped-def]
         scratch.scores[worker],
         scratch.path[worker],
         scratch.softmax[worker],
+        scratch.path_scales[worker],
         scratch.value_scales[worker],
         scratch.levels[worker],
         scratch.packed_queries[worker],
@@ -106,9 +118,9 @@ def _of_worker(scratch, worker):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def put_query(head, queries, row, index):  # type: ignore[no-untyped-def]
-    """Store a rotated query head, in powers of two: head float32 [D]."""
+    """Store a rotated query head: float32 [D]."""
     scale = quantise(head, queries.levels, queries.q[row, index])
-    queries.scales[row, index] = scale * np.float32(LOG2_E / np.sqrt(len(head)))
+    queries.scales[row, index] = scale * queries.factor
 
 
 @njit(inline="always")
@@ -165,14 +177,16 @@ def _weigh(queries, cache, layout, unit, groups, lanes, scratch):  # type: ignor
     context_length, parents = layout[3][unit.sequence], layout[1]
     for index in range(len(groups)):
         for lane in range(GROUP):
-            scale = cache.value_scales[unit.kv_head, groups[index], lane]
-            scratch.value_scales[GROUP * index + lane] = scale
+            scratch.value_scales[GROUP * index + lane] = cache.value_scales[
+                unit.kv_head, groups[index], lane
+            ]
     levels = scratch.levels[: GROUP * len(groups)]
     for row in range(unit.first, unit.end):
         path = path_of(context_length, row, unit.start, parents, lanes, scratch.path)
+        scales = scales_along(scratch.value_scales, path, scratch.path_scales)
         for index in range(members * (row - unit.first), members * (row + 1 - unit.first)):
-            scores, value_scales = scratch.scores[index], scratch.value_scales
-            scratch.scales[index] = weigh(scores, value_scales, path, scratch.softmax, levels)
+            scores = scratch.scores[index]
+            scratch.scales[index] = weigh(scores, scales, path, scratch.softmax, levels)
             tiles.pack_row(levels, GROUP, scratch.packed_weights, index, num_rows)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from canopy_kernels import aligned
 from canopy_kernels import int8_tiles as tiles
-from canopy_kernels.int8_attention import Queries, Scratch, new_scratch
+from canopy_kernels.int8_attention import Queries, Scratch, new_queries, new_scratch
 from canopy_kernels.int8_gemm import activation_levels
 from canopy_kernels.int8_layout import padded_inputs, padded_outputs
 
@@ -94,11 +94,7 @@ def _allocate(sizes: Sizes, num_rows: int, num_logit_rows: int, num_groups: int)
         mixed_heads=packed(mixed),
         inner=packed(sizes.inner),
         qkv=aligned.empty((num_rows, sizes.qkv), np.float32),
-        queries=Queries(
-            activation_levels(sizes.head_dim),
-            aligned.zeros((*heads, padded_inputs(sizes.head_dim)), np.int16),
-            aligned.empty(heads, np.float32),
-        ),
+        queries=new_queries(num_rows, sizes.num_heads, sizes.head_dim),
         mixed=aligned.empty((*heads, padded_outputs(sizes.head_dim)), np.float32),
         change=aligned.empty((num_rows, sizes.change), np.float32),
         gate_up=aligned.empty((num_rows, sizes.gate_up), np.float32),

@@ -16,10 +16,18 @@ from numba import njit
 from canopy_kernels import int8_tiles as tiles
 from canopy_kernels.int8_attention import ask_for_share, attend_share, put_query
 from canopy_kernels.int8_buffers import Sizes, Workspace
-from canopy_kernels.int8_cache import Int8KeyValues, layer_of, put_key, put_value, room_for_levels
+from canopy_kernels.int8_cache import (
+    GROUP,
+    Int8KeyValues,
+    layer_of,
+    put_key,
+    put_value,
+    room_for_levels,
+)
 from canopy_kernels.int8_gemm import linear_share
 from canopy_kernels.int8_layout import QUAD
 from canopy_kernels.int8_rows import add, gated, quantise, rms_norm, rope
+from canopy_kernels.int8_scores import ask_for
 from canopy_kernels.int8_units import most_groups
 from canopy_kernels.worker_team import WorkerTeam, borrowed, meet, share
 
@@ -187,8 +195,14 @@ def _keep_taps(step, layer, place):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _ask_for_cache(step, buffers, layer, place):  # type: ignore[no-untyped-def]
-    """What attention will read first has the time of a linear to come."""
+    """What is written to the cache, and what attention will read first, has a linear to come."""
     cache, num_workers = layer_of(step.cache, layer), place.num_workers
+    slots = step.layout[0]
+    first, end = share(place, len(slots))
+    for row in range(first, end):
+        if row == first or slots[row] // GROUP != slots[row - 1] // GROUP:
+            for kv_head in range(len(cache.keys)):
+                ask_for(cache, slots[row] // GROUP, kv_head)
     ask_for_share(buffers.queries, cache, step.layout, buffers.scratch, place.worker, num_workers)
 
 

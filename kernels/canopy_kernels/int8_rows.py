@@ -12,7 +12,7 @@ a row's result is the same to the bit wherever the row stands. Arithmetic is flo
 import numpy as np
 from numba import njit
 
-from canopy_kernels.exponential import exp2
+from canopy_kernels.exponential import exp2, reciprocal
 from canopy_kernels.fixed_sums import dot
 
 LOG2_E = np.float32(1.4426950408889634)
@@ -67,4 +67,4 @@ def gated(gate, up, out):  # type: ignore[no-untyped-def]
     for i in range(len(out)):
         power = exp2(-abs(gate[i]) * LOG2_E)
         numerator = gate[i] if gate[i] > np.float32(0.0) else gate[i] * power
-        out[i] = numerator / (np.float32(1.0) + power) * up[i]
+        out[i] = numerator * reciprocal(np.float32(1.0) + power) * up[i]

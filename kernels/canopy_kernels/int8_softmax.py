@@ -27,19 +27,31 @@ _LARGEST_FINITE = np.int32(0x7F7FFFFF)
 def weigh(scores, value_scales, path, scratch, levels):  # type: ignore[no-untyped-def]
     """Turn the scores of one query head into levels; returns their scale.
 
-    scores, value_scales: float32 by lane; scores are overwritten. path: of `path_of`. scratch:
-    float32 [2, lanes]. levels: int16 by lane, zero off the path.
+    scores: float32 by lane. value_scales: of `scales_along`. path: of `path_of`. scratch: float32
+    [2, lanes]. levels: int16 by lane, zero off the path.
     """
     context_length, lanes = path
     length = context_length + len(lanes)
     softened, u = scratch[0, :length], scratch[1, :length]
     _gather(scores, path, softened)
-    _gather(value_scales, path, u)
-    factor, scale = _soften(softened, u)
+    factor, scale = _soften(softened, value_scales, u)
     _round(u[:context_length], factor, levels)
     for number in range(len(lanes)):
         levels[lanes[number]] = np.int16(np.rint(u[context_length + number] * factor))
     return scale
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def scales_along(by_lane, path, room):  # type: ignore[no-untyped-def]
+    """The value scales of a path in its order; all NaN when one is no finite number.
+
+    by_lane, room: float32 by lane; room is overwritten.
+    """
+    scales = room[: path[0] + len(path[1])]
+    _gather(by_lane, path, scales)
+    if _largest_magnitude(scales.view(np.int32)) > _LARGEST_FINITE:
+        scales[:] = np.float32(np.nan)
+    return scales
 
 
 @njit(inline="always")
@@ -78,21 +90,22 @@ def _round(u, factor, levels):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _soften(row, u):  # type: ignore[no-untyped-def]
-    """Scores become powers, and value scales become u; returns the factor and the scale.
+def _soften(row, scales, u):  # type: ignore[no-untyped-def]
+    """Scores become powers, and their products with the scales u; returns the factor and the scale.
 
-    Both are NaN when a score or a value scale is no finite number. The largest numbers are sought
-    among integers in the same order, which vectors can do.
+    The scale is NaN when a score or a value scale is no finite number. The largest numbers are
+    sought among integers in the same order, which vectors can do.
     """
-    scores, scales = row.view(np.int32), u.view(np.int32)
-    if max(_largest_magnitude(scores), _largest_magnitude(scales)) > _LARGEST_FINITE:
+    bits = row.view(np.int32)
+    if np.isnan(scales[0]) or _largest_magnitude(bits) > _LARGEST_FINITE:
+        u[:] = np.float32(0.0)
         return np.float32(0.0), np.float32(np.nan)
-    shift = _in_order(_largest_in_order(scores)).view(np.float32)
+    shift = _in_order(_largest_in_order(bits)).view(np.float32)
     for index in range(len(row)):
         power = exp2(row[index] - shift)
         row[index] = power
-        u[index] *= power
-    largest = _largest_magnitude(scales).view(np.float32)
+        u[index] = power * scales[index]
+    largest = _largest_magnitude(u.view(np.int32)).view(np.float32)
     if largest == np.float32(0.0):
         return np.float32(0.0), np.float32(0.0)
     factor = min(_LARGEST_LEVEL / largest, _LARGEST_SUM / total(u))

@@ -8,6 +8,7 @@ from canopy_kernels.int8_attention import (
     Queries,
     ask_for_share,
     attend_share,
+    new_queries,
     new_scratch,
     put_query,
 )
@@ -21,8 +22,7 @@ from canopy_kernels.int8_cache import (
     put_value,
     room_for_levels,
 )
-from canopy_kernels.int8_gemm import activation_levels
-from canopy_kernels.int8_layout import BLOCK, padded_inputs
+from canopy_kernels.int8_layout import BLOCK
 from canopy_kernels.int8_units import most_groups
 from canopy_kernels.tree_attention import PagedRows, tree_attention_reference
 
@@ -88,12 +88,8 @@ def restored(cache: Int8KeyValues, head_dim: int) -> tuple[torch.Tensor, torch.T
 
 
 def queries_of(query: np.ndarray) -> Queries:
-    num_rows, num_heads, head_dim = query.shape
-    queries = Queries(
-        activation_levels(head_dim),
-        np.zeros((num_rows, num_heads, padded_inputs(head_dim)), np.int16),
-        np.zeros((num_rows, num_heads), np.float32),
-    )
+    num_rows, num_heads, _ = query.shape
+    queries = new_queries(*query.shape)
     for row in range(num_rows):
         for head in range(num_heads):
             put_query(query[row, head], queries, row, head)
