@@ -1,8 +1,9 @@
 """Time of the target's forward pass, by rows and sequences, beside llama.cpp's token time.
 
 A step of k rows verifies a tree of k nodes, the anchor among them, on 256 tokens of context; plain
-decoding of n sequences is n trees of one node. Steps, types of weights and llama.cpp take turns; a
-ratio is the median of the ratios within one repeat, whose own times are the medians of its goes.
+decoding of n sequences is n trees of one node; a prompt is those 256 tokens in one step. Steps,
+types of weights and llama.cpp take turns; a ratio is the median of the ratios within one repeat,
+whose own times are the medians of its goes.
 """
 
 import argparse
@@ -62,9 +63,15 @@ def run(options: Options) -> Result:
         load = MachineLoad([arm.process_group for arm in arms])
         with progress_bar("steps", (repeats + 1) * len(goes)) as advance:
             times = measure(goes, repeats, reasons, advance)
+        prompts = [timers[target.dtype].prompt_seconds() for _ in range(repeats)]
         cores_elsewhere = load.cores_elsewhere()
+    prompt_ms = 1e3 * median(prompts) / CONTEXT_LENGTH
     return Result(
-        {**figures(times, target.dtype), "cores_elsewhere": cores_elsewhere},
+        {
+            **figures(times, target.dtype),
+            "prompt_ms_per_token": prompt_ms,
+            "cores_elsewhere": cores_elsewhere,
+        },
         {"forward of one step": step_records(times), "not measured": not_measured(reasons)},
     )
 

@@ -101,6 +101,7 @@ def test_step_measures_the_deployments_type_and_lists_what_cannot_run(target, mo
         "step1_ms",
         "step16_over_step1",
         "step32_sequences_over_step1",
+        "prompt_ms_per_token",
         "cores_elsewhere",
     }
     records = result.details["forward of one step"]

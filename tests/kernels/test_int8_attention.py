@@ -28,7 +28,8 @@ from canopy_kernels.tree_attention import PagedRows, tree_attention_reference
 
 CHAIN = [-1, 0, 1, 2, 3, 4, 5]
 BUSHY = [-1, 0, 0, 1, 1, 2, 3, 3, 4, 6]
-SHAPES = [(4, 4, 16), (9, 3, 64), (7, 1, 20), (14, 2, 24)]  # query heads, KV heads, head_dim
+# Query heads, KV heads, head_dim; the last two need two and three pieces of matrix tiles.
+SHAPES = [(4, 4, 16), (9, 3, 64), (7, 1, 20), (14, 2, 24), (4, 2, 100), (2, 1, 136)]
 CASES = [
     ([0], [[-1]]),
     ([16], [[-1]]),

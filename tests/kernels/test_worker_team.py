@@ -1,10 +1,12 @@
 """Workers of a team see what the others wrote before a meeting."""
 
+import sys
+
 import numpy as np
 import pytest
 from numba import njit
 
-from canopy_kernels.worker_team import Place, WorkerTeam, meet, share
+from canopy_kernels.worker_team import Place, WorkerTeam, borrowed, meet, share
 
 NUM_PHASES = 400
 
@@ -43,3 +45,20 @@ def test_shares_cover_everything_once_and_evenly(count, num_workers):
     assert covered == list(range(count))
     sizes = [end - first for first, end in shares]
     assert max(sizes) - min(sizes) <= 1
+
+
+@njit(nogil=True)
+def _add_rows_of_borrowed(counts, place):
+    (total, rows), place = borrowed((counts, place))
+    first, end = share(place, len(total))
+    for index in range(first, end):
+        view = rows[index]
+        total[index] += view.sum()
+
+
+def test_borrowed_arrays_are_the_same_arrays_and_stay_with_their_owner():
+    total, rows = np.ones(5), np.arange(20.0).reshape(5, 4)
+    references = sys.getrefcount(total), sys.getrefcount(rows)
+    WorkerTeam(2).run(_add_rows_of_borrowed, (total, rows))
+    assert total.tolist() == [7.0, 23.0, 39.0, 55.0, 71.0]
+    assert (sys.getrefcount(total), sys.getrefcount(rows)) == references

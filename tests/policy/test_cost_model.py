@@ -91,27 +91,50 @@ def test_the_default_charges_every_token():
     assert np.all(np.diff(DEFAULT_COST_MODEL.predict_ms(np.arange(1, 600), 32)) > 0.0)
 
 
-times = st.builds(TurnTimes, any_number, any_number, any_number, any_number)
+times = st.builds(TurnTimes, any_number, any_number, any_number, any_number, st.integers(1, 64))
 
 
 @given(st.lists(times, max_size=40))
 def test_a_correction_stays_usable_whatever_is_measured(turns):
     correction = CostCorrection()
     for turn in turns:
-        before, correction = correction, correction.after(turn)
-        assert 1.0 / 21.0 <= correction.ratio <= 21.0
-        assert 0.7 <= correction.ratio / before.ratio <= 1.4
+        correction = correction.after(turn)
+        for predicted_ms, num_sequences in ((5.0, 1), (20.0, 32)):
+            step_ms = correction.step.corrected_ms(predicted_ms, num_sequences)
+            assert predicted_ms / 21.0 <= step_ms < math.inf
+            assert step_ms < correction.step.corrected_ms(predicted_ms + 1.0, num_sequences)
         assert math.isfinite(correction.draft_ms)
         assert correction.draft_ms >= 0.0
 
 
-def test_a_correction_finds_the_machine_that_it_runs_on():
+@pytest.mark.parametrize("num_sequences", [1, 8, 32])
+def test_a_correction_finds_the_machine_that_it_runs_on(num_sequences):
+    """Turns that are all alike do not tell why they take longer: both get half of it."""
     correction = CostCorrection()
     for _ in range(60):
-        correction = correction.after(TurnTimes(30.0, 2.0, 1.0, 10.0))
-    assert correction.ratio == pytest.approx(3.0, rel=0.01)
+        correction = correction.after(TurnTimes(30.0, 2.0, 1.0, 10.0, num_sequences))
+    assert correction.step.corrected_ms(10.0, num_sequences) == pytest.approx(30.0, rel=0.1)
+    assert correction.step.ratio == pytest.approx(2.0, rel=0.1)
     assert (correction.draft_ms, correction.other_ms) == pytest.approx((2.0, 1.0))
 
 
+@pytest.mark.parametrize(("ratio", "sequence_ms"), [(1.0, 0.0), (2.5, 0.0), (1.2, 0.7), (0.8, 0.0)])
+def test_turns_that_differ_tell_slow_steps_from_sequences_that_cost(ratio, sequence_ms):
+    correction = CostCorrection()
+    for index in range(120):
+        predicted_ms, num_sequences = 8.0 + 7.0 * (index % 3), 1 + 5 * (index % 4)
+        verify_ms = ratio * predicted_ms + sequence_ms * num_sequences
+        correction = correction.after(TurnTimes(verify_ms, 0.0, 0.0, predicted_ms, num_sequences))
+    for predicted_ms, num_sequences in ((8.0, 1), (30.0, 16)):
+        expected = ratio * predicted_ms + sequence_ms * num_sequences
+        given = correction.step.corrected_ms(predicted_ms, num_sequences)
+        assert given == pytest.approx(expected, rel=0.08)
+    assert correction.step.ratio == pytest.approx(ratio, rel=0.12)
+
+
 def test_one_stall_moves_little():
-    assert CostCorrection().after(TurnTimes(900.0, 0.0, 0.0, 10.0)).ratio < 1.15
+    correction = CostCorrection()
+    for _ in range(40):
+        correction = correction.after(TurnTimes(10.0, 0.0, 0.0, 10.0, 4))
+    stalled = correction.after(TurnTimes(900.0, 0.0, 0.0, 10.0, 4))
+    assert stalled.step.corrected_ms(10.0, 4) < 11.0

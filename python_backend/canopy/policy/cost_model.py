@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-_RATIO_BOUND = 20.0  # measured over predicted; beyond it a clock or a table lies
+from canopy.policy.step_correction import StepCorrection
+
 _SMOOTHING = 0.15  # weight of the last turn in the means below
 _FIT_STEPS = 40
 _SURPRISE = 2.0  # a turn moves a mean by this factor at most: stalls are not the trend
@@ -157,13 +158,14 @@ class TurnTimes:
     draft_ms: float
     other_ms: float  # building, commit, sending, the engine's own work
     predicted_ms: float  # of verify, by the grid alone
+    num_sequences: int  # at least 1
 
 
 @dataclass(frozen=True)
 class CostCorrection:
     """Means over the last turns, each turn bounded in what it can change."""
 
-    ratio: float = 1.0  # measured over predicted verify time
+    step: StepCorrection = StepCorrection()
     draft_ms: float = 0.0
     other_ms: float = 0.0
 
@@ -174,15 +176,9 @@ class CostCorrection:
 
     def after(self, turn: TurnTimes) -> "CostCorrection":
         """The correction once a turn was measured; numbers that are none change nothing."""
-        ratio = turn.verify_ms / turn.predicted_ms if turn.predicted_ms > 0.0 else 0.0
-        if math.isfinite(ratio) and ratio > 0.0:
-            bounded = max(1.0 / _RATIO_BOUND, min(_RATIO_BOUND, ratio))
-            ratio = math.exp(_moved(math.log(self.ratio), math.log(bounded)))
-        else:
-            ratio = self.ratio
         return replace(
             self,
-            ratio=ratio,
+            step=self.step.after(turn.verify_ms, turn.predicted_ms, turn.num_sequences),
             draft_ms=_mean_ms(self.draft_ms, turn.draft_ms),
             other_ms=_mean_ms(self.other_ms, turn.other_ms),
         )

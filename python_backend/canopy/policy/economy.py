@@ -85,7 +85,9 @@ class Economy:
     @staticmethod
     def of_profile(profile: Profile) -> "Economy":
         """Nothing learnt yet."""
-        return Economy(profile, CostCorrection(1.0, profile.draft_ms, profile.overhead_ms))
+        return Economy(
+            profile, CostCorrection(draft_ms=profile.draft_ms, other_ms=profile.overhead_ms)
+        )
 
     def observed(self, turn: MeasuredTurn) -> "Economy":
         """Correct times by any turn, acceptance by one that verified just the last forest."""
@@ -97,6 +99,7 @@ class Economy:
             draft_ms=turn.draft_ms,
             other_ms=turn.turn_ms - turn.verify_ms - turn.draft_ms,
             predicted_ms=self._cost_model.predict_one_ms(num_rows, turn.num_sequences),
+            num_sequences=turn.num_sequences,
         )
         shift = self.shift
         if turn.num_drafted == self.num_expected > 0:
@@ -168,7 +171,8 @@ class Economy:
     def plain_goodput(self, num_sequences: int) -> float:
         """Tokens a millisecond without speculation."""
         verify_ms = self._cost_model.predict_one_ms(num_sequences, num_sequences)
-        return num_sequences / (self.correction.ratio * verify_ms + self.correction.other_ms)
+        step_ms = self.correction.step.corrected_ms(verify_ms, num_sequences)
+        return num_sequences / (step_ms + self.correction.other_ms)
 
     def _after_round(self, tokens: float, cost_ms: float, running: int) -> "Economy":
         """What a turn with priced nodes teaches about the gain of drafting."""
@@ -183,7 +187,7 @@ class Economy:
         """T of the turn with 0, 1, ... candidates, and beyond them for the slope."""
         rows = running + num_fixed + np.arange(num_candidates + 1 + _COSTS_BEYOND)
         verify_ms = self._cost_model.predict_ms(rows, running)
-        return self.correction.ratio * verify_ms + self.correction.beside_ms
+        return self.correction.step.corrected_ms(verify_ms, running) + self.correction.beside_ms
 
     @property
     def _cost_model(self) -> CostModel:
