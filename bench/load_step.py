@@ -2,15 +2,16 @@
 
 The exported metrics are read all the time. After each step it is counted how many turns the
 engine made until the ten turns that follow had, by their counters, two thirds of the step from
-the nodes a round before it to those in the second half of the new phase behind them. No step
-worth the name is never followed.
+the nodes a round before it to those in the second half of the new phase behind them; and the same
+for their price. Nodes depend on the text too, the price on the load alone. No step worth the name
+is never followed.
 """
 
 import argparse
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from bench.plots import plot_lines
 from bench.progress import progress_bar
 from bench.served_arms import Crowd, ServedArm, served
 from bench.server_metrics import scrape
-from canopy.config import TreeConfig
+from canopy.config import Deployment, TreeConfig
 from canopy.serve.process import ServerProcess
 
 _PRICED = ServedArm("priced", "priced", TreeConfig.node_budget)
@@ -40,6 +41,7 @@ _MAX_TOKENS = 128
 _MEAN_TURNS = 10  # over which nodes a round are averaged: single trees differ by their text
 _FOLLOWED = 2 / 3  # of a step
 _LEAST_STEP = 0.25  # nodes a round
+_LEAST_PRICE = 0.02  # in survival
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def run(options: Options) -> Result:
     phases = (
         [(1, 4.0), (many, 6.0), (1, 4.0)] if options.is_quick else [(1, 10), (many, 20), (1, 10)]
     )
-    with served(options.deployment) as server:
+    with served(_often_measured(options.deployment)) as server:
         crowd = Crowd(server, _PRICED, options.prompts, _MAX_TOKENS)
         moments: list[Moment] = []
         with progress_bar("phases", len(phases)) as advance:
@@ -76,12 +78,23 @@ def run(options: Options) -> Result:
     records = [vars(moment) for moment in moments]
     if options.arguments.plot:
         _plot(records, options.arguments.plot)
+    changes = {"up": (1, lambda n: n > many / 2), "down": (2, lambda n: n <= 1)}
     figures = {
-        "turns_to_follow_up": turns_to_follow(moments, 1, lambda running: running > many / 2),
-        "turns_to_follow_down": turns_to_follow(moments, 2, lambda running: running <= 1),
+        f"turns_to_follow_{name}": turns_to_follow(moments, *change, nodes_per_round, _LEAST_STEP)
+        for name, change in changes.items()
+    }
+    prices = {
+        f"price_turns_to_follow_{name}": turns_to_follow(moments, *change, price, _LEAST_PRICE)
+        for name, change in changes.items()
     }
     figures["turns_to_follow"] = max(figures.values())
-    return Result(figures, {"every phase": _summaries(moments, phases)})
+    return Result(figures | prices, {"every phase": _summaries(moments, phases)})
+
+
+def _often_measured(deployment: Deployment) -> Deployment:
+    """Its metrics are as good as new whenever they are read: a turn is a few milliseconds."""
+    server = replace(deployment.server, metrics_interval_s=_INTERVAL_S)
+    return replace(deployment, server=server)
 
 
 def _watch(server: ServerProcess, phase: int, seconds: float) -> list[Moment]:
@@ -96,19 +109,23 @@ def _watch(server: ServerProcess, phase: int, seconds: float) -> list[Moment]:
 
 
 def turns_to_follow(
-    moments: Sequence[Moment], phase: int, has_changed: Callable[[float], bool]
+    moments: Sequence[Moment],
+    phase: int,
+    has_changed: Callable[[float], bool],
+    level: Callable[[Sequence[Moment]], float],
+    least_step: float,
 ) -> float:
-    """Turns from the first moment with the new load until most of the step is made."""
+    """Turns from the first moment with the new load until most of the step of a level is made."""
     own = [m for m in moments if m.phase == phase]
     changed = [m for m in own if has_changed(m.running)]
-    before = _nodes_per_round(_second_half([m for m in moments if m.phase == phase - 1]))
-    settled = _nodes_per_round(_second_half(own))
+    before = level(_second_half([m for m in moments if m.phase == phase - 1]))
+    settled = level(_second_half(own))
     step = settled - before
-    if not changed or abs(step) < _LEAST_STEP:
+    if not changed or abs(step) < least_step:
         return math.inf
     for number, moment in enumerate(changed):
         next_turns = [m for m in changed[number:] if m.turns <= moment.turns + _MEAN_TURNS]
-        if (_nodes_per_round(next_turns) - before) / step >= _FOLLOWED:
+        if (level(next_turns) - before) / step >= _FOLLOWED:
             return moment.turns - changed[0].turns
     return math.inf
 
@@ -117,7 +134,12 @@ def _second_half(moments: Sequence[Moment]) -> Sequence[Moment]:
     return moments[len(moments) // 2 :]
 
 
-def _nodes_per_round(moments: Sequence[Moment]) -> float:
+def price(moments: Sequence[Moment]) -> float:
+    """Their mean price."""
+    return float(np.mean([m.theta for m in moments])) if moments else math.nan
+
+
+def nodes_per_round(moments: Sequence[Moment]) -> float:
     """Between the first and the last of these moments; NaN without a round."""
     if len(moments) < 2:
         return math.nan

@@ -217,12 +217,14 @@ class ServerConfig:
     grpc_port: int = 8001
     metrics_port: int = 8002
     drain_timeout_s: float = 30.0
+    metrics_interval_s: float = 0.25
     shared_memory_mb: int = 64  # first size of each model's shared-memory region
 
     def __post_init__(self) -> None:
         ports = (self.http_port, self.grpc_port, self.metrics_port)
         _require(all(0 < port < 65536 for port in ports), "server ports must be in 1..65535")
         _require(len(set(ports)) == 3, "server ports must differ from each other")
+        _require(self.metrics_interval_s > 0, "server.metrics_interval_s must be positive")
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import math
 
-from bench.load_step import Moment, turns_to_follow
+from bench.load_step import Moment, nodes_per_round, price, turns_to_follow
 
 
 def moments(*phases):
@@ -11,14 +11,29 @@ def moments(*phases):
     rounds, drafted, seen = 0.0, 0.0, []
     for turn, (phase, running, nodes) in enumerate(flat):
         seen.append(
-            Moment(0.1 * turn, phase, float(turn), running, rounds, drafted, nodes, 0.1, 1.0, 1.0)
+            Moment(
+                0.1 * turn,
+                phase,
+                float(turn),
+                running,
+                rounds,
+                drafted,
+                nodes,
+                1.0 / (1.0 + nodes),
+                1.0,
+                1.0,
+            )
         )
         rounds, drafted = rounds + running, drafted + running * nodes
     return seen
 
 
 def turns(*phases):
-    return turns_to_follow(moments(*phases), 1, lambda running: running > 16)
+    return turns_to_follow(moments(*phases), 1, lambda running: running > 16, nodes_per_round, 0.25)
+
+
+def price_turns(*phases):
+    return turns_to_follow(moments(*phases), 1, lambda running: running > 16, price, 0.02)
 
 
 ALONE = [(1, 9.0)] * 20
@@ -46,3 +61,10 @@ def test_single_trees_may_differ_from_the_mean():
 
 def test_a_load_that_never_came_is_never_followed():
     assert math.isinf(turns(ALONE, [(1, 1.0)] * 60))
+
+
+def test_a_price_follows_by_its_own_step():
+    late = [(32, 9.0)] * 20 + [(32, 1.0)] * 60
+    assert 10 < price_turns(ALONE, late) <= 20
+    assert price_turns(ALONE, [(32, 1.0)] * 60) == 0
+    assert math.isinf(price_turns(ALONE, [(32, 9.0)] * 60))

@@ -8,16 +8,17 @@ import triton_python_backend_utils as pb_utils
 from canopy.engine.metric_families import Kind, Series, read_series
 from canopy.engine.metrics import EngineMetrics
 
-# An update costs some 20 us: families are refreshed by the clock and not by the token, and what
-# did not change is left alone.
-_PUBLISH_INTERVAL_S = 0.25
-
 
 class MetricsPublisher:
-    """Keeps the server's metric families in step with an EngineMetrics. For one thread."""
+    """Keeps the server's metric families in step with an EngineMetrics. For one thread.
 
-    def __init__(self, metrics: EngineMetrics) -> None:
+    An update costs some 20 us: families are refreshed by the clock and not by the token, and what
+    did not change is left alone.
+    """
+
+    def __init__(self, metrics: EngineMetrics, interval_s: float) -> None:
         self._metrics = metrics
+        self._interval_s = interval_s
         self._published_s = 0.0
         self._families: dict[str, Any] = {}  # a family lives as long as it is referenced
         self._published: dict[tuple[str, Any], tuple[Any, float]] = {}  # metric, its value
@@ -25,7 +26,7 @@ class MetricsPublisher:
 
     def publish_when_due(self, is_idle: bool) -> None:
         """Refresh by the clock, and always when the engine falls idle."""
-        if is_idle or time.monotonic() - self._published_s >= _PUBLISH_INTERVAL_S:
+        if is_idle or time.monotonic() - self._published_s >= self._interval_s:
             self.publish()
 
     def publish(self) -> None:

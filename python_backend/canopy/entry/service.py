@@ -38,7 +38,7 @@ class EntryService:
         stages = Stages(BlsDrafter(), tree_builder, BlsVerifier(), restart)
         self._parser = RequestParser(deployment, limits, tokenizer)
         self._engine = Engine(stages, engine_limits(deployment), tokenizer.decode)
-        self._metrics = MetricsPublisher(self._engine.metrics)
+        self._metrics = MetricsPublisher(self._engine.metrics, deployment.server.metrics_interval_s)
         self._outbox = Outbox()
         self._sinks: weakref.WeakSet[TritonSink] = weakref.WeakSet()
         self._thread = threading.Thread(target=self._run, name="canopy-engine", daemon=True)
