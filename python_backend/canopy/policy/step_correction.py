@@ -5,7 +5,7 @@
 A slow machine or long contexts stretch a step; what every sequence costs whatever it verifies, as
 answers that are sent meanwhile on the same cores, comes on top of it and raises no node's price.
 The two are told apart by least squares over the last turns, relative to what was predicted. Where
-these were all alike they cannot be told apart: half of the deviation is given to each.
+these were all alike they cannot be told apart: a quarter of the deviation is given to the ratio.
 """
 
 import math
@@ -17,7 +17,8 @@ import numpy as np
 Times = TypeVar("Times", float, np.ndarray)
 
 _KEPT = 0.95  # of a turn's weight from one turn to the next
-_PRIOR = 0.5  # turns that "as predicted, and halves of what is not" is worth
+_PRIOR = 0.5  # turns that "as predicted, and shares of what is not" is worth
+_STRETCHED = 0.25  # share of the ratio where turns do not tell
 _SHORTEST_MS, _LONGEST_MS = 1e-3, 1e6  # of a prediction
 _RATIO_BOUND = 20.0  # measured over predicted; beyond it a clock or a table lies
 _SURPRISE = 2.0  # by this factor at most a turn is taken to deviate: stalls are not the trend
@@ -66,7 +67,7 @@ class StepCorrection:
         if self.weight == 0.0 or self.xx == 0.0:
             return 1.0, 0.0
         a, b = self.weight + _PRIOR, self.x
-        c = self.xx * (1.0 + _PRIOR / self.weight)
+        c = self.xx * (1.0 + _PRIOR / self.weight * _STRETCHED / (1.0 - _STRETCHED))
         determinant = a * c - b * b
         sequence_ms = (a * self.xy - b * (self.y + _PRIOR)) / determinant
         if sequence_ms < 0.0:
