@@ -9,7 +9,6 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 LINE = 64  # bytes
 
@@ -39,10 +38,3 @@ def copy(array: np.ndarray) -> np.ndarray:
     copied = empty(array.shape, array.dtype)
     copied[...] = array
     return copied
-
-
-@njit(cache=True)
-def empty_bytes(size):  # type: ignore[no-untyped-def]
-    """uint8 [size]"""
-    room = np.empty(size + LINE, np.uint8)
-    return room[-room.ctypes.data % LINE :][:size]

@@ -72,7 +72,7 @@ class Workspace:
             rows, logit_rows, groups = np.maximum(self._capacity, np.multiply(2, wanted)).tolist()
             self._capacity = rows, logit_rows, groups
             self._whole = _allocate(self._sizes, *self._capacity)
-            self._part = _first_rows(self._whole, num_rows, num_logit_rows)
+            self._part = self._whole
         if (num_rows, num_logit_rows) != (len(self._part.qkv), len(self._part.logits)):
             self._part = _first_rows(self._whole, num_rows, num_logit_rows)
         self._part.change[...] = 0.0

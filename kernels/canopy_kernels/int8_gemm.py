@@ -16,8 +16,8 @@ order and on however many threads it is computed, by matrix tiles or by vectors.
 import numpy as np
 from numba import njit
 
+from canopy_kernels import aligned
 from canopy_kernels import int8_tiles as tiles
-from canopy_kernels.aligned import empty_bytes
 from canopy_kernels.int8_layout import BLOCK, QUAD, pack_weight, pad_outputs, unpack_weight
 
 WEIGHT_LEVELS = 127
@@ -64,15 +64,19 @@ def int8_linear(
     return out
 
 
-@njit(cache=True)
-def packed_rows(q):  # type: ignore[no-untyped-def]
+def packed_rows(q: np.ndarray) -> np.ndarray:
     """Rows int16 [T, K'] for `linear_share`."""
-    num_rows, num_inputs = q.shape
-    packed = empty_bytes(tiles.packed_size(num_rows, num_inputs))
-    for row in range(num_rows):
-        depth = tiles.piece_depth(num_inputs, num_rows)
-        tiles.pack_row(q[row], depth, packed, row, num_rows)
+    packed = aligned.empty(int(tiles.packed_size(*q.shape)), np.uint8)
+    _pack_rows(q, packed)
     return packed
+
+
+@njit(cache=True)
+def _pack_rows(q, packed):  # type: ignore[no-untyped-def]
+    num_rows, num_inputs = q.shape
+    depth = tiles.piece_depth(num_inputs, num_rows)
+    for row in range(num_rows):
+        tiles.pack_row(q[row], depth, packed, row, num_rows)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -9,8 +9,16 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from canopy_kernels.aligned import LINE
 from canopy_kernels.int8_layout import BLOCK, QUAD
-from canopy_kernels.int8_matrix_tiles import MAX_TILE, end, pack_row, packed_size, piece_depth
+from canopy_kernels.int8_matrix_tiles import (
+    MAX_TILE,
+    PIECE,
+    end,
+    pack_row,
+    packed_size,
+    piece_depth,
+)
 from canopy_kernels.matrix_ir import (
     add_products,
     configure_tiles,
@@ -32,8 +40,6 @@ from canopy_kernels.vector_ir import (
 )
 
 MOST_PIECES = 2
-_LINE = 64  # bytes
-_PIECE = 16 * _LINE  # bytes of a piece of the greatest depth
 
 # Tile registers.
 _HIGH, _LOW, _WEIGHTS = 0, 1, 6
@@ -46,8 +52,8 @@ def begin(context, height, depth):  # type: ignore[no-untyped-def]
 
     def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         height, depth = arguments
-        sums, rows = (height, INT64(_LINE)), (height, depth)
-        weights = (builder.udiv(depth, INT64(QUAD)), INT64(_LINE))
+        sums, rows = (height, INT64(LINE)), (height, depth)
+        weights = (builder.udiv(depth, INT64(QUAD)), INT64(LINE))
         configure_tiles(builder, [sums] * 2 + [rows] * 4 + [weights])
         return context.get_dummy_value()
 
@@ -85,8 +91,8 @@ def multiply(context, num_pieces, block_side, row_side, out):  # type: ignore[no
 
     def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         parts = [fields(builder, argument) for argument in arguments[1:]]
-        sums = cgutils.alloca_once(builder, ir.ArrayType(INT8, 2 * _PIECE))
-        sums.align = _LINE
+        sums = cgutils.alloca_once(builder, ir.ArrayType(INT8, 2 * PIECE))
+        sums.align = LINE
         first = builder.ptrtoint(sums, INT64)
         _emit_sums(builder, arguments[0], parts[0], first)
         _emit_finish(builder, *parts, first)
@@ -103,11 +109,11 @@ def _emit_sums(builder, num_pieces, block_side, sums):  # type: ignore[no-untype
     for number, (high, low) in enumerate(_ROWS):
         with _if_piece(builder, number, num_pieces):
             at = builder.add(block, builder.mul(distance, INT64(number)))
-            load_tile(builder, _WEIGHTS, at, INT64(_LINE))
+            load_tile(builder, _WEIGHTS, at, INT64(LINE))
             add_products(builder, _HIGH, high, _WEIGHTS, rows_are_signed=True)
             add_products(builder, _LOW, low, _WEIGHTS, rows_are_signed=False)
-    store_tile(builder, _HIGH, sums, INT64(_LINE))
-    store_tile(builder, _LOW, builder.add(sums, INT64(_PIECE)), INT64(_LINE))
+    store_tile(builder, _HIGH, sums, INT64(LINE))
+    store_tile(builder, _LOW, builder.add(sums, INT64(PIECE)), INT64(LINE))
 
 
 def _emit_finish(builder, block_side, row_side, out, sums):  # type: ignore[no-untyped-def]
@@ -115,9 +121,9 @@ def _emit_finish(builder, block_side, row_side, out, sums):  # type: ignore[no-u
     (count, row_scales), (target, stride) = row_side, out
     by_output = load(builder, block_side[2], FLOATS)
     with cgutils.for_range(builder, count, intp=INT64) as loop:
-        high_at = place(builder, sums, _LINE, loop.index)
+        high_at = place(builder, sums, LINE, loop.index)
         high = load(builder, high_at, INT32S)
-        low = load(builder, builder.add(high_at, INT64(_PIECE)), INT32S)
+        low = load(builder, builder.add(high_at, INT64(PIECE)), INT32S)
         total = builder.add(builder.shl(high, ir.Constant(INT32S, [8] * BLOCK)), low)
         row_scale = load(builder, place(builder, row_scales, 4, loop.index), FLOAT)
         scaled = builder.fmul(builder.sitofp(total, FLOATS), spread(builder, row_scale))

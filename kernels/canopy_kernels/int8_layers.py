@@ -2,7 +2,7 @@
 
     phases of a layer         norm | qkv | rope, cache write | attention | quantise | output
                               | add, norm | gate and up | gate, quantise | down
-    shared out by             rows, or outputs (linears), or pairs of row and KV head (attention)
+    shared out by             rows, or outputs (linears), or units of rows and a KV head (attention)
 
 Workers meet between phases. Shapes: T rows of a step, E hidden size, H query heads, K KV heads,
 D head_dim, I inner size, L layers; `*` marks sizes that the linears pad.

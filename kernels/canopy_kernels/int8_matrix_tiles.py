@@ -12,6 +12,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from canopy_kernels.aligned import LINE
 from canopy_kernels.int8_layout import BLOCK, QUAD, tile_height
 from canopy_kernels.matrix_ir import (
     add_products,
@@ -36,8 +37,7 @@ from canopy_kernels.vector_ir import (
 )
 
 MAX_TILE = 16
-_LINE = 64  # bytes of a cache line, and of a full row of a tile register
-_PIECE = 16 * _LINE  # bytes of a piece of the greatest depth
+PIECE = 16 * LINE  # bytes of a piece of the greatest depth
 
 # Tile registers. Two tiles of rows share what is loaded of the weights.
 _HIGH, _LOW = (0, 1), (2, 3)
@@ -47,13 +47,13 @@ _ROWS_HIGH, _ROWS_LOW, _WEIGHTS = 4, 5, 6
 @njit(inline="always")
 def piece_depth(num_inputs):  # type: ignore[no-untyped-def]
     """The depth of the pieces into which the inputs of one block are best cut."""
-    return min(num_inputs, _LINE)
+    return min(num_inputs, LINE)
 
 
 @njit(inline="always")
 def packed_size(num_rows, num_inputs):  # type: ignore[no-untyped-def]
     """Most bytes of so many packed rows, whatever the depth; the last piece may overlap."""
-    return 2 * (num_rows + MAX_TILE) * (num_inputs + _LINE)
+    return 2 * (num_rows + MAX_TILE) * (num_inputs + LINE)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -115,8 +115,8 @@ def begin(num_rows, depth):  # type: ignore[no-untyped-def]
 def _configure(context, height, depth):  # type: ignore[no-untyped-def]
     def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         height, depth = arguments
-        sums, rows = (height, INT64(_LINE)), (height, depth)
-        weights = (builder.udiv(depth, INT64(QUAD)), INT64(_LINE))
+        sums, rows = (height, INT64(LINE)), (height, depth)
+        weights = (builder.udiv(depth, INT64(QUAD)), INT64(LINE))
         configure_tiles(builder, [sums] * 4 + [rows] * 2 + [weights])
         return context.get_dummy_value()
 
@@ -161,8 +161,8 @@ def _tiles(context, are_two, rows, block_side, finish):  # type: ignore[no-untyp
 
     def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         parts = [fields(builder, argument) for argument in arguments[1:]]
-        sums = cgutils.alloca_once(builder, ir.ArrayType(INT8, 4 * _PIECE))
-        sums.align = _LINE
+        sums = cgutils.alloca_once(builder, ir.ArrayType(INT8, 4 * PIECE))
+        sums.align = LINE
         first = builder.ptrtoint(sums, INT64)
         with builder.if_else(arguments[0]) as branches:
             for branch, num_tiles in zip(branches, (2, 1), strict=True):
@@ -185,9 +185,9 @@ def _emit_sums(builder, num_tiles, parts, sums):  # type: ignore[no-untyped-def]
     with cgutils.for_range(builder, num_pieces, intp=INT64) as loop:
         distance = load(builder, place(builder, distances, 8, loop.index), INT64)
         weights = builder.add(block, distance)
-        load_tile(builder, _WEIGHTS, weights, INT64(_LINE))
+        load_tile(builder, _WEIGHTS, weights, INT64(LINE))
         with builder.if_then(builder.icmp_unsigned("!=", ahead, INT64(0))):
-            for line in range(0, _PIECE, _LINE):
+            for line in range(0, PIECE, LINE):
                 prefetch_line(builder, builder.add(weights, builder.add(ahead, INT64(line))))
         piece = builder.add(rows, builder.mul(loop.index, builder.mul(half, INT64(2))))
         for tile in tiles:
@@ -197,9 +197,9 @@ def _emit_sums(builder, num_tiles, parts, sums):  # type: ignore[no-untyped-def]
             add_products(builder, _HIGH[tile], _ROWS_HIGH, _WEIGHTS, rows_are_signed=True)
             add_products(builder, _LOW[tile], _ROWS_LOW, _WEIGHTS, rows_are_signed=False)
     for tile in tiles:
-        at = builder.add(sums, builder.mul(finish[0], INT64(tile * _LINE)))
-        store_tile(builder, _HIGH[tile], at, INT64(_LINE))
-        store_tile(builder, _LOW[tile], builder.add(at, INT64(2 * _PIECE)), INT64(_LINE))
+        at = builder.add(sums, builder.mul(finish[0], INT64(tile * LINE)))
+        store_tile(builder, _HIGH[tile], at, INT64(LINE))
+        store_tile(builder, _LOW[tile], builder.add(at, INT64(2 * PIECE)), INT64(LINE))
 
 
 def _emit_finish(builder, block_side, finish, sums):  # type: ignore[no-untyped-def]
@@ -208,9 +208,9 @@ def _emit_finish(builder, block_side, finish, sums):  # type: ignore[no-untyped-
     _, count, row_scales, out, stride = finish
     by_output = load(builder, scales, FLOATS), load(builder, bias, FLOATS)
     with cgutils.for_range(builder, count, intp=INT64) as loop:
-        high_at = place(builder, sums, _LINE, loop.index)
+        high_at = place(builder, sums, LINE, loop.index)
         high = load(builder, high_at, INT32S)
-        low = load(builder, builder.add(high_at, INT64(2 * _PIECE)), INT32S)
+        low = load(builder, builder.add(high_at, INT64(2 * PIECE)), INT32S)
         total = builder.add(builder.shl(high, ir.Constant(INT32S, [8] * BLOCK)), low)
         row_scale = load(builder, place(builder, row_scales, 4, loop.index), FLOAT)
         scaled = builder.fmul(builder.sitofp(total, FLOATS), spread(builder, row_scale))

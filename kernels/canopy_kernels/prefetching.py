@@ -3,15 +3,14 @@
 from numba import njit, types
 from numba.extending import intrinsic
 
+from canopy_kernels.aligned import LINE
 from canopy_kernels.vector_ir import prefetch_line
-
-_LINE = 64  # bytes
 
 
 @njit(inline="always")
 def prefetch(array):  # type: ignore[no-untyped-def]
     """Ask for all of a contiguous array."""
-    for offset in range(0, array.size * array.itemsize, _LINE):
+    for offset in range(0, array.size * array.itemsize, LINE):
         _prefetch_line(array.ctypes.data + offset)
 
 

@@ -111,7 +111,7 @@ def _linear(
 
 
 def _stack(linears: list[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> Linears:
-    return Linears(*(np.stack(parts) for parts in zip(*linears, strict=True)))
+    return Linears(*(aligned.copy(np.stack(parts)) for parts in zip(*linears, strict=True)))
 
 
 def _origin(folder: Path) -> dict[str, Any]:
