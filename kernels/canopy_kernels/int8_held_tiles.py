@@ -10,11 +10,12 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from canopy_kernels.aligned import LINE
-from canopy_kernels.int8_layout import BLOCK, QUAD
+from canopy_kernels.int8_layout import QUAD
 from canopy_kernels.int8_matrix_tiles import (
     MAX_TILE,
     PIECE,
     end,
+    joined_row,
     pack_row,
     packed_size,
     piece_depth,
@@ -27,15 +28,12 @@ from canopy_kernels.matrix_ir import (
     zero_tile,
 )
 from canopy_kernels.vector_ir import (
-    FLOAT,
     FLOATS,
     INT8,
-    INT32S,
     INT64,
     fields,
     load,
     place,
-    spread,
     store,
 )
 
@@ -121,12 +119,7 @@ def _emit_finish(builder, block_side, row_side, out, sums):  # type: ignore[no-u
     (count, row_scales), (target, stride) = row_side, out
     by_output = load(builder, block_side[2], FLOATS)
     with cgutils.for_range(builder, count, intp=INT64) as loop:
-        high_at = place(builder, sums, LINE, loop.index)
-        high = load(builder, high_at, INT32S)
-        low = load(builder, builder.add(high_at, INT64(PIECE)), INT32S)
-        total = builder.add(builder.shl(high, ir.Constant(INT32S, [8] * BLOCK)), low)
-        row_scale = load(builder, place(builder, row_scales, 4, loop.index), FLOAT)
-        scaled = builder.fmul(builder.sitofp(total, FLOATS), spread(builder, row_scale))
+        scaled = joined_row(builder, sums, PIECE, row_scales, loop.index)
         result = builder.fmul(scaled, by_output)
         store(builder, result, place(builder, target, 4, builder.mul(loop.index, stride)))
 

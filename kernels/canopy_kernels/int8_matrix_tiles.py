@@ -208,11 +208,16 @@ def _emit_finish(builder, block_side, finish, sums):  # type: ignore[no-untyped-
     _, count, row_scales, out, stride = finish
     by_output = load(builder, scales, FLOATS), load(builder, bias, FLOATS)
     with cgutils.for_range(builder, count, intp=INT64) as loop:
-        high_at = place(builder, sums, LINE, loop.index)
-        high = load(builder, high_at, INT32S)
-        low = load(builder, builder.add(high_at, INT64(2 * PIECE)), INT32S)
-        total = builder.add(builder.shl(high, ir.Constant(INT32S, [8] * BLOCK)), low)
-        row_scale = load(builder, place(builder, row_scales, 4, loop.index), FLOAT)
-        scaled = builder.fmul(builder.sitofp(total, FLOATS), spread(builder, row_scale))
+        scaled = joined_row(builder, sums, 2 * PIECE, row_scales, loop.index)
         result = builder.fadd(builder.fmul(scaled, by_output[0]), by_output[1])
         store(builder, result, place(builder, out, 4, builder.mul(loop.index, stride)))
+
+
+def joined_row(builder, sums, low_distance, row_scales, index):  # type: ignore[no-untyped-def]
+    """A row's sums from its high ones and its low ones that far behind, times the row's scale."""
+    high_at = place(builder, sums, LINE, index)
+    high = load(builder, high_at, INT32S)
+    low = load(builder, builder.add(high_at, INT64(low_distance)), INT32S)
+    total = builder.add(builder.shl(high, ir.Constant(INT32S, [8] * BLOCK)), low)
+    row_scale = load(builder, place(builder, row_scales, 4, index), FLOAT)
+    return builder.fmul(builder.sitofp(total, FLOATS), spread(builder, row_scale))
