@@ -50,9 +50,15 @@ QUERIES = [*dashboard_queries(), *alert_queries(), *page_queries()]
 
 @pytest.fixture(scope="module")
 def page(shared_server) -> str:
-    """The page after a few requests."""
+    """The page once it tells of a few requests: it is published after their last responses."""
+
+    def num_told() -> float:  # what the page refreshes last of all that only grows
+        return shared_server.metrics()["canopy_request_seconds_count"]
+
+    before = settled(shared_server)["canopy_request_seconds_count"]
     for prompt in ("abcabcabc", "hello"):
         assert ask(shared_server.grpc_url, prompt, max_tokens=24, **GREEDY).error is None
+    assert wait_until(lambda: num_told() == before + 2)
     assert shared_server.cache_is_free()
     with urllib.request.urlopen(shared_server.metrics_url, timeout=10) as response:
         return response.read().decode("utf-8")

@@ -70,7 +70,7 @@ def test_a_killed_worker_is_replaced_and_no_stream_breaks(sharded_server, tiny_f
     (fresh,) = worker_pids(sharded_server)
     assert fresh != worker
     failures = 'canopy_stage_failures_total{stage="verifier"}'
-    assert sharded_server.metrics()[failures] == 1
+    assert wait_until(lambda: sharded_server.metrics()[failures] == 1)
     assert sharded_server.cache_is_free()
 
 
