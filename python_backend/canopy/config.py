@@ -35,6 +35,7 @@ DEFAULT_DRAFTER = (
 )
 DEFAULT_NGRAMS = "default"  # the store that comes with Canopy, where the vocabulary is its own
 LONGEST_MATCH = 8
+MAX_GRAPH_ROWS = 1024
 
 
 def _require(condition: bool, message: str) -> None:
@@ -68,7 +69,10 @@ class TargetConfig:
             'target.dtype = "int8" is for the CPU: choose "bfloat16" or "float32" on a GPU',
         )
         _require(self.num_threads >= 0, "target.num_threads must be 0 (all cores) or more")
-        _require(0 <= self.max_graph_rows <= 1024, "target.max_graph_rows must be in 0..1024")
+        _require(
+            0 <= self.max_graph_rows <= MAX_GRAPH_ROWS,
+            f"target.max_graph_rows must be in 0..{MAX_GRAPH_ROWS}",
+        )
         _require(
             not self.shape_invariant or (self.device != "cpu" and self.tensor_parallel_size == 1),
             'target.shape_invariant is for one rank on a GPU; on the CPU dtype = "int8" is so',

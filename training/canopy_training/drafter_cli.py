@@ -6,27 +6,38 @@ from typing import Annotated
 
 import typer
 
+from canopy.config import DEFAULT_MODEL
+from canopy_training.options import (
+    CorpusFolder,
+    Device,
+    DrafterFolder,
+    Follow,
+    Minutes,
+    Sequences,
+    Steps,
+    Target,
+    Threads,
+    TrainingFolder,
+    tell,
+)
 from canopy_training.training_bar import training_bar
-
-Target = Annotated[str, typer.Option(help="Name or folder of the target.")]
-Threads = Annotated[int, typer.Option(min=1)]
 
 
 def drafter(
-    corpus: Annotated[Path, typer.Option(exists=True, help="What `canopy-train corpus` made.")],
-    out: Annotated[Path, typer.Option(help="Folder; one with a checkpoint is gone on with.")],
+    corpus: CorpusFolder,
+    out: TrainingFolder,
     prompts: Annotated[
         Path | None, typer.Option(exists=True, help="More text for the choice of the vocabulary.")
     ] = None,
-    model: Target = "smollm2-135m-instruct",
-    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
-    steps: Annotated[int, typer.Option(min=1)] = 4000,
-    minutes: Annotated[float, typer.Option(help="0: until the steps are done.")] = 0.0,
+    model: Target = DEFAULT_MODEL,
+    device: Device = "cpu",
+    steps: Steps = 4000,
+    minutes: Minutes = 0.0,
     layers: Annotated[int, typer.Option(min=1, max=4)] = 2,
     vocabulary: Annotated[int, typer.Option(min=1, help="Draft vocabulary.")] = 16384,
-    sequences: Annotated[int, typer.Option(min=1, help="Of a step.")] = 8,
+    sequences: Sequences = 8,
     learning_rate: float = 5e-4,
-    follow: Annotated[bool, typer.Option(help="Take up a corpus that still grows.")] = False,
+    follow: Follow = False,
     seed: int = 0,
     threads: Threads = 1,
 ) -> None:
@@ -56,14 +67,13 @@ def drafter(
         progress = train_drafter(
             Corpus(corpus), model_folder(model), out, plan, settings, device, on_step, follow
         )
-    last = progress.history[-1] if progress.history else {}
-    typer.echo(f"{progress.step} steps, {progress.seconds:.0f} s: {last}")
+    tell(progress)
 
 
 def export(
-    drafter: Annotated[Path, typer.Option(exists=True, help="What `canopy-train drafter` made.")],
+    drafter: DrafterFolder,
     out: Annotated[Path | None, typer.Option(help="Folder; the drafter's own by default.")] = None,
-    model: Target = "smollm2-135m-instruct",
+    model: Target = DEFAULT_MODEL,
     int8: Annotated[bool, typer.Option(help="Matrix products in int8.")] = True,
 ) -> None:
     """Write a drafter as ONNX graphs, which the draft stage runs on the CPU.
@@ -85,10 +95,10 @@ def export(
 
 
 def mix(
-    drafter: Annotated[Path, typer.Option(exists=True, help="What `canopy-train drafter` made.")],
-    corpus: Annotated[Path, typer.Option(exists=True, help="What `canopy-train corpus` made.")],
+    drafter: DrafterFolder,
+    corpus: CorpusFolder,
     ngrams: Annotated[str, typer.Option(help="Lookup's store, as drafter.ngrams.")] = "default",
-    model: Target = "smollm2-135m-instruct",
+    model: Target = DEFAULT_MODEL,
     candidates: Annotated[int, typer.Option(min=1, help="As drafter.num_candidates.")] = 512,
     max_match: Annotated[int, typer.Option(min=1, max=8, help="As drafter.max_match.")] = 8,
     threads: Threads = 1,

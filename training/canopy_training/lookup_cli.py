@@ -5,15 +5,15 @@ from typing import Annotated
 
 import typer
 
-Target = Annotated[str, typer.Option(help="Name or folder of the target.")]
-CorpusFolder = Annotated[Path, typer.Option(exists=True, help="What `canopy-train corpus` made.")]
+from canopy.config import DEFAULT_MODEL
+from canopy_training.options import CorpusFolder, Target
 
 
 def ngrams(
     corpus: CorpusFolder,
     out: Annotated[Path, typer.Option(help="File; drafter.ngrams names it.")],
     prompts: Annotated[Path | None, typer.Option(help="Counted, too, but less.")] = None,
-    model: Target = "smollm2-135m-instruct",
+    model: Target = DEFAULT_MODEL,
 ) -> None:
     """Count what followed the n-grams of the target's answers; one answer in ten is held out.
 
@@ -39,7 +39,7 @@ def ngrams(
 def survival(
     corpus: CorpusFolder,
     ngrams: Annotated[Path, typer.Option(exists=True, help="The store; gets the weights.")],
-    model: Target = "smollm2-135m-instruct",
+    model: Target = DEFAULT_MODEL,
     max_match: Annotated[int, typer.Option(min=1, max=8, help="As drafter.max_match.")] = 8,
     plot: Annotated[Path | None, typer.Option(help="Draw the reliability into this SVG.")] = None,
 ) -> None:

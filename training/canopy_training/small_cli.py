@@ -1,30 +1,40 @@
 """The command of `canopy-train` about the small autoregressive drafter."""
 
 import math
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from canopy.config import DEFAULT_MODEL
+from canopy_training.options import (
+    CorpusFolder,
+    Device,
+    Follow,
+    Minutes,
+    Sequences,
+    Steps,
+    Target,
+    Threads,
+    TrainingFolder,
+    tell,
+)
 from canopy_training.training_bar import training_bar
 
 
 def autoregressive(
-    corpus: Annotated[Path, typer.Option(exists=True, help="What `canopy-train corpus` made.")],
-    out: Annotated[Path, typer.Option(help="Folder; one with a checkpoint is gone on with.")],
-    model: Annotated[
-        str, typer.Option(help="Name or folder of the target.")
-    ] = "smollm2-135m-instruct",
-    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
-    steps: Annotated[int, typer.Option(min=1)] = 4000,
-    minutes: Annotated[float, typer.Option(help="0: until the steps are done.")] = 0.0,
+    corpus: CorpusFolder,
+    out: TrainingFolder,
+    model: Target = DEFAULT_MODEL,
+    device: Device = "cpu",
+    steps: Steps = 4000,
+    minutes: Minutes = 0.0,
     layers: Annotated[int, typer.Option(min=1)] = 6,
     hidden_size: Annotated[int, typer.Option(min=64, help="A multiple of 64.")] = 192,
-    sequences: Annotated[int, typer.Option(min=1, help="Of a step.")] = 16,
+    sequences: Sequences = 16,
     learning_rate: float = 2e-3,
-    follow: Annotated[bool, typer.Option(help="Take up a corpus that still grows.")] = False,
+    follow: Follow = False,
     seed: int = 0,
-    threads: Annotated[int, typer.Option(min=1)] = 1,
+    threads: Threads = 1,
 ) -> None:
     """Train a small model of the Llama family to draft for its target, token by token.
 
@@ -57,5 +67,4 @@ def autoregressive(
     training = SmallTraining(network, target, answers, out, settings, device)
     with training_bar(steps) as on_step:
         progress = run_to_the_end(training, answers, out, on_step, follow)
-    last = progress.history[-1] if progress.history else {}
-    typer.echo(f"{progress.step} steps, {progress.seconds:.0f} s: {last}")
+    tell(progress)

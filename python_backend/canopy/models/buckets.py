@@ -11,11 +11,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 
+from canopy.config import MAX_GRAPH_ROWS
 from canopy.models.step import StepBatch
 
 # Fine where a step is small, since a small step's padding costs the largest share.
-_NUM_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-MOST_ROWS = _NUM_ROWS[-1]
+_NUM_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, MAX_GRAPH_ROWS)
 
 
 @dataclass(frozen=True, order=True)

@@ -16,9 +16,8 @@ import torch
 from canopy.acceptance.acceptor import Acceptor, HostAcceptor
 from canopy.acceptance.device_acceptor import DeviceAcceptor
 from canopy.cache.block_manager import BlockManager
-from canopy.config import CacheConfig, Deployment
+from canopy.config import MAX_GRAPH_ROWS, CacheConfig, Deployment
 from canopy.messages import Status, VerifyReply, VerifyRequest
-from canopy.models.buckets import MOST_ROWS
 from canopy.models.decoder import Decoder
 from canopy.models.float_decoder import FloatDecoder
 from canopy.models.graph_decoder import GraphDecoder
@@ -54,7 +53,7 @@ def with_graphs(
     if not isinstance(decoder, FloatDecoder):
         return decoder
     layers = taps.layers if taps else ()
-    return GraphDecoder(decoder, min(max_rows, MOST_ROWS), max_sequences, layers)
+    return GraphDecoder(decoder, min(max_rows, MAX_GRAPH_ROWS), max_sequences, layers)
 
 
 def acceptor_on(device: torch.device) -> Acceptor:
