@@ -14,7 +14,7 @@ from canopy.config import TargetConfig
 from canopy.models.decoder import load_decoder
 from canopy.models.step import HiddenTaps, Segment, assemble_step
 from canopy_training import making
-from canopy_training.corpus import Corpus, InvalidCorpus
+from canopy_training.corpus import Corpus, InvalidCorpus, only_writer
 from canopy_training.making import CorpusPlan, make_corpus, tap_layers_of
 
 NUM_PROMPTS = 9
@@ -127,6 +127,13 @@ def test_a_corpus_of_other_settings_is_refused(corpus, plan, target):
         make_corpus(replace(plan, max_tokens=21), target, corpus.folder)
     with pytest.raises(InvalidCorpus, match="no corpus"):
         Corpus(corpus.folder / "shard-00000")
+
+
+def test_two_runs_do_not_write_into_one_folder(plan, target, tmp_path):
+    make_corpus(replace(plan, limit=1), target, tmp_path)
+    with only_writer(tmp_path), pytest.raises(InvalidCorpus, match="another run"):
+        make_corpus(replace(plan, limit=1), target, tmp_path)
+    make_corpus(replace(plan, limit=1), target, tmp_path)  # the other one has ended
 
 
 def test_taps_lie_inside_the_model():

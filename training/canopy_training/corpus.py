@@ -16,8 +16,10 @@ its top tokens was computed from features row P - 1 + j. An answer ends with an 
 token or is cut at the longest length. States that float16 cannot hold are cut to its range.
 """
 
+import fcntl
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -29,7 +31,7 @@ _OPEN_SHARDS = 16
 
 
 class InvalidCorpus(Exception):
-    """A folder that is no corpus, or one that was made with other settings."""
+    """A folder that is no corpus, that was made with other settings, or that is being made."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,19 @@ class Answer:
 def shard_folder(folder: Path, index: int) -> Path:
     """Where a shard lies once it is complete."""
     return folder / f"shard-{index:05d}"
+
+
+@contextmanager
+def only_writer(folder: Path) -> Iterator[None]:
+    """Nobody else writes shards here meanwhile. Raises InvalidCorpus where somebody does."""
+    with (folder / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise InvalidCorpus(
+                f"another run is making {folder}: wait for it, or stop it"
+            ) from error
+        yield
 
 
 def write_shard(folder: Path, index: int, answers: Sequence[Answer]) -> None:

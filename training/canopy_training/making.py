@@ -23,7 +23,7 @@ from canopy.serve.models import model_folder
 from canopy.stages.profiles import model_digest
 from canopy.text.tokenizer import Tokenizer
 from canopy_training.answering import Answering, Keeping, Question
-from canopy_training.corpus import Answer, Manifest, complete_shards, write_shard
+from canopy_training.corpus import Answer, Manifest, complete_shards, only_writer, write_shard
 
 TAP_SHARES = (7 / 30, 15 / 30, 25 / 30)  # of the layers
 
@@ -75,10 +75,22 @@ def make_corpus(
     """Answer until the limit or the end of the prompts.
 
     on_answers: called with how many answers were added and their tokens; first of all with the
-    number of answers found, and 0. Raises InvalidCorpus for a folder made with other settings.
+    number of answers found, and 0. Raises InvalidCorpus for a folder made with other settings, and
+    for one that another run is making.
     """
     manifest = manifest_of(plan, target)
     manifest.write(folder)
+    with only_writer(folder):
+        _answer_what_is_missing(plan, target, folder, manifest, on_answers)
+
+
+def _answer_what_is_missing(
+    plan: CorpusPlan,
+    target: TargetConfig,
+    folder: Path,
+    manifest: Manifest,
+    on_answers: Callable[[int, int], None],
+) -> None:
     done = set(complete_shards(folder))
     on_answers(len(done) * plan.shard_size, 0)
     source = model_folder(target.model)
