@@ -15,13 +15,12 @@ import torch
 
 from canopy.acceptance import accept
 from canopy.models.decoder import Decoder
-from canopy.models.step import HiddenTaps, Segment, assemble_step
+from canopy.models.step import HiddenTaps, Segment, assemble_step, kept_states
 from canopy.sampling import SamplingParams
 from canopy.tree import DraftTree, ProposalRow
 from canopy_training.corpus import Answer
 
 BLOCK_SIZE = 16
-_LARGEST = float(np.finfo(np.float16).max)
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,7 @@ class Answering:
         logits = self._decoder.forward(batch, self._cache, taps)
         log_probs, ids = torch.topk(torch.log_softmax(logits, dim=-1), self._keeping.num_top)
         top = ids.int().cpu().numpy(), log_probs.half().cpu().numpy()
-        states = taps.states.clamp(-_LARGEST, _LARGEST).half().cpu().numpy()
+        states = kept_states(taps.states)
         rows, starts = logits.cpu().numpy(), pairwise(batch.row_starts.tolist())
         for index, (place, (first, end)) in enumerate(zip(places, starts, strict=True)):
             token = _next_token(rows[index], place)

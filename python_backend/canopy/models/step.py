@@ -14,6 +14,8 @@ import torch
 
 from canopy_kernels.sending import send
 
+_LARGEST_HALF = float(np.finfo(np.float16).max)
+
 
 @dataclass(frozen=True)
 class StepBatch:
@@ -60,6 +62,11 @@ class HiddenTaps:
         shape = len(batch.token_ids), len(layers), hidden_size
         states = torch.empty(shape, dtype=torch.float32, device=device or batch.token_ids.device)
         return HiddenTaps(tuple(layers), states)
+
+
+def kept_states(states: torch.Tensor) -> np.ndarray:
+    """float16 on the host, of states anywhere; those beyond its range are cut to it."""
+    return states.clamp(-_LARGEST_HALF, _LARGEST_HALF).half().cpu().numpy()
 
 
 @dataclass(frozen=True)

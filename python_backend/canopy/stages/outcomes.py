@@ -10,7 +10,7 @@ import torch
 from canopy.acceptance.acceptor import Candidate
 from canopy.acceptance.verdict import Verdict
 from canopy.messages import Finish, Status
-from canopy.models.step import Segment
+from canopy.models.step import Segment, kept_states
 from canopy.stages.features import Features
 from canopy.stages.scheduling import Share
 from canopy.text.stopping import truncate
@@ -18,8 +18,6 @@ from canopy.tree.forest import offsets_of, split_ragged
 from canopy_kernels.sending import send
 
 logger = logging.getLogger(__name__)
-
-_LARGEST_HALF = float(np.finfo(np.float16).max)
 
 
 @dataclass(frozen=True)
@@ -103,15 +101,12 @@ def with_features(
     starts = offsets_of(np.array([len(segment.token_ids) for segment in segments]))
     rows = [start + rows[-window:] for start, rows in zip(starts[:-1], kept, strict=True)]
     index = send({"rows": np.concatenate(rows)}, str(states.device))["rows"]
-    parts = split_ragged(_half_states(states[index]), np.array([len(part) for part in rows]))
+    parts = split_ragged(
+        kept_states(states[index].flatten(1)), np.array([len(part) for part in rows])
+    )
     return [
         outcome
         if outcome.status is Status.FAILED
         else replace(outcome, features=Features(share.num_committed + len(k) - len(p), p))
         for share, outcome, k, p in zip(shares, outcomes, kept, parts, strict=True)
     ]
-
-
-def _half_states(states: torch.Tensor) -> np.ndarray:
-    """float16 [n, taps * E] on the host, of float32 [n, taps, E] anywhere."""
-    return states.flatten(1).clamp(-_LARGEST_HALF, _LARGEST_HALF).half().cpu().numpy()
