@@ -38,7 +38,9 @@ _DEPTH = _SEEN_TIMES + 1
 _DRAFTED = _DEPTH + 1  # a drafter model offers it
 _DRAFTED_ODDS = _DRAFTED + 1  # log-odds of its probability
 _DRAFTED_RANK = _DRAFTED_ODDS + 1  # log of 1 + its rank
-NUM_FEATURES = _DRAFTED_RANK + 1
+_DRAFTED_MATCH = _DRAFTED_RANK + 1  # it stands in the sequence's followers too; then the odds again
+_DRAFTED_GRAM = _DRAFTED_MATCH + 2  # in the store's
+NUM_FEATURES = _DRAFTED_GRAM + 2
 
 MATCH_FEATURES = slice(_MATCH, _NODE_MATCH)  # any of them: known from the sequence
 GRAM_FEATURES = slice(_GRAM, _NODE_GRAM)  # any of them: known from the store
@@ -65,6 +67,10 @@ FEATURES = (
     "drafted",
     "drafted_odds",
     "drafted_rank",
+    "drafted_match",
+    "drafted_match_odds",
+    "drafted_gram",
+    "drafted_gram_odds",
 )
 
 
@@ -131,9 +137,13 @@ def _features(found, num, longest, drafted, depth):  # type: ignore[no-untyped-d
             row[_SEEN], row[_SEEN_TIMES] = 1.0, math.log(found.num_seen[i])
         rank = found.draft_rank[i]
         if rank >= 0:
-            row[_DRAFTED] = 1.0
-            row[_DRAFTED_ODDS] = _odds(math.exp(drafted.log_probs[rank]))
+            odds = _odds(math.exp(drafted.log_probs[rank]))
+            row[_DRAFTED], row[_DRAFTED_ODDS] = 1.0, odds
             row[_DRAFTED_RANK] = math.log(1.0 + rank)
+            if found.match[i]:
+                row[_DRAFTED_MATCH], row[_DRAFTED_MATCH + 1] = 1.0, odds
+            if found.gram[i]:
+                row[_DRAFTED_GRAM], row[_DRAFTED_GRAM + 1] = 1.0, odds
     return rows
 
 

@@ -32,7 +32,7 @@ def total(a):  # type: ignore[no-untyped-def]
 @njit(inline="always")
 def dot(a, b):  # type: ignore[no-untyped-def]
     """a, b: float32 [n], contiguous."""
-    return _dot(a.ctypes.data, b.ctypes.data, np.int64(len(a)))
+    return dot_at(a.ctypes.data, b.ctypes.data, np.int64(len(a)))
 
 
 @intrinsic
@@ -44,7 +44,9 @@ def _total(context, a, count):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def _dot(context, a, b, count):  # type: ignore[no-untyped-def]
+def dot_at(context, a, b, count):  # type: ignore[no-untyped-def]
+    """`dot` of float32 [count] at two addresses."""
+
     def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         return _emit_sum(builder, arguments[:2], arguments[2])
 

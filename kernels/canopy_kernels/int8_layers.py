@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from canopy_kernels import int8_tiles as tiles
 from canopy_kernels.int8_attention import ask_for_share, attend_share, put_query
 from canopy_kernels.int8_buffers import Sizes, Workspace
 from canopy_kernels.int8_cache import (
@@ -24,20 +23,19 @@ from canopy_kernels.int8_cache import (
     put_value,
     room_for_levels,
 )
-from canopy_kernels.int8_gemm import linear_share
-from canopy_kernels.int8_layout import QUAD
-from canopy_kernels.int8_rows import add, gated, quantise, rms_norm, rope
+from canopy_kernels.int8_phases import (
+    Linears,
+    apply,
+    gate_rows,
+    norm_rows,
+    put_row,
+    quantise_mixed,
+    scratch_of,
+)
+from canopy_kernels.int8_rows import add, rms_norm, rope
 from canopy_kernels.int8_scores import ask_for
 from canopy_kernels.int8_units import most_groups
 from canopy_kernels.worker_team import WorkerTeam, borrowed, meet, share
-
-
-class Linears(NamedTuple):
-    """One linear of each of L layers; layouts of canopy_kernels.int8_gemm."""
-
-    blocks: np.ndarray  # int8 [L, out* / 16, in* / 4, 16, 4]
-    scales: np.ndarray  # float32 [L, out*]
-    bias: np.ndarray  # float32 [L, out*]
 
 
 class Weights(NamedTuple):
@@ -115,11 +113,11 @@ def decode_step(
 def _decode_share(weights, shape, step, buffers, place):  # type: ignore[no-untyped-def]
     weights, shape, step, buffers, place = borrowed((weights, shape, step, buffers, place))
     for layer in range(len(weights.attention_norm)):
-        _norm_rows(step.hidden, weights.attention_norm[layer], shape.norm_eps, buffers, place)
+        norm_rows(step.hidden, weights.attention_norm[layer], shape.norm_eps, buffers, place)
         _keep_taps(step, layer, place)
         _ask_for_cache(step, buffers, layer, place)
         meet(place)
-        _apply(buffers.hidden, weights.qkv, layer, buffers.qkv, place)
+        apply(buffers.hidden, weights.qkv, layer, buffers.qkv, place)
         meet(place)
         _place_heads(weights.qk_norm, shape, step, buffers, layer, place)
         meet(place)
@@ -133,54 +131,21 @@ def _decode_share(weights, shape, step, buffers, place):  # type: ignore[no-unty
             place.num_workers,
         )
         meet(place)
-        _quantise_mixed(shape.head_dim, buffers, place)
+        quantise_mixed(shape.head_dim, buffers, place)
         meet(place)
-        _apply(buffers.mixed_heads, weights.output, layer, buffers.change, place)
+        apply(buffers.mixed_heads, weights.output, layer, buffers.change, place)
         meet(place)
-        _norm_rows(step.hidden, weights.mlp_norm[layer], shape.norm_eps, buffers, place)
+        norm_rows(step.hidden, weights.mlp_norm[layer], shape.norm_eps, buffers, place)
         meet(place)
-        _apply(buffers.hidden, weights.gate_up, layer, buffers.gate_up, place)
+        apply(buffers.hidden, weights.gate_up, layer, buffers.gate_up, place)
         meet(place)
-        _gate_rows(shape.inner_size, buffers, place)
+        gate_rows(shape.inner_size, buffers, place)
         meet(place)
-        _apply(buffers.inner, weights.down, layer, buffers.change, place)
+        apply(buffers.inner, weights.down, layer, buffers.change, place)
         meet(place)
     _norm_logit_rows(step, weights.norm[0], shape.norm_eps, buffers, place)
     meet(place)
-    _apply(buffers.hidden, weights.head, 0, buffers.logits, place)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _apply(rows, linears, layer, out, place):  # type: ignore[no-untyped-def]
-    linear = linears.blocks[layer], linears.scales[layer], linears.bias[layer]
-    scales = rows.scales[: len(out)]
-    linear_share(rows.packed, scales, linear, out, place.worker, place.num_workers)
-
-
-@njit(inline="always")
-def _scratch(size):  # type: ignore[no-untyped-def]
-    """Levels of one row, with zeros where the linears pad."""
-    return np.zeros(size + -size % QUAD, np.int16)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _put(values, scratch, rows, row, num_rows):  # type: ignore[no-untyped-def]
-    """Quantise one of num_rows rows."""
-    rows.scales[row] = quantise(values, rows.levels, scratch)
-    depth = tiles.piece_depth(len(scratch), num_rows)
-    tiles.pack_row(scratch, depth, rows.packed, row, num_rows)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _norm_rows(hidden, weight, eps, buffers, place):  # type: ignore[no-untyped-def]
-    """Add what the last linear made of the rows, then norm and quantise them."""
-    size = hidden.shape[1]
-    normed, scratch = np.empty(size, np.float32), _scratch(size)
-    first, end = share(place, len(hidden))
-    for row in range(first, end):
-        add(hidden[row], buffers.change[row, :size])
-        rms_norm(hidden[row], weight, eps, normed)
-        _put(normed, scratch, buffers.hidden, row, len(hidden))
+    apply(buffers.hidden, weights.head, 0, buffers.logits, place)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -210,13 +175,13 @@ def _ask_for_cache(step, buffers, layer, place):  # type: ignore[no-untyped-def]
 def _norm_logit_rows(step, weight, eps, buffers, place):  # type: ignore[no-untyped-def]
     """The same for the rows whose logits are wanted, moved together."""
     size = step.hidden.shape[1]
-    normed, scratch = np.empty(size, np.float32), _scratch(size)
+    normed, scratch = np.empty(size, np.float32), scratch_of(size)
     first, end = share(place, len(step.logit_rows))
     for index in range(first, end):
         row = step.logit_rows[index]
         add(step.hidden[row], buffers.change[row, :size])
         rms_norm(step.hidden[row], weight, eps, normed)
-        _put(normed, scratch, buffers.hidden, index, len(step.logit_rows))
+        put_row(normed, scratch, buffers.hidden, index, len(step.logit_rows))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -242,25 +207,3 @@ def _place_heads(qk_norm, shape, step, buffers, layer, place):  # type: ignore[n
             start = (num_heads + num_kv_heads + index) * size
             head = buffers.qkv[row, start : start + size]
             put_value(head, cache, slots[row], index, levels)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _quantise_mixed(size, buffers, place):  # type: ignore[no-untyped-def]
-    num_heads = buffers.mixed.shape[1]
-    flat, scratch = np.empty(num_heads * size, np.float32), _scratch(num_heads * size)
-    first, end = share(place, len(buffers.mixed))
-    for row in range(first, end):
-        for index in range(num_heads):
-            for i in range(size):
-                flat[index * size + i] = buffers.mixed[row, index, i]
-        _put(flat, scratch, buffers.mixed_heads, row, len(buffers.mixed))
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _gate_rows(size, buffers, place):  # type: ignore[no-untyped-def]
-    product, scratch = np.empty(size, np.float32), _scratch(size)
-    first, end = share(place, len(buffers.gate_up))
-    for row in range(first, end):
-        both = buffers.gate_up[row]
-        gated(both[:size], both[size : 2 * size], product)
-        _put(product, scratch, buffers.inner, row, len(buffers.gate_up))

@@ -105,7 +105,7 @@ class DrafterConfig:
 
     source: str = "lookup"
     model: str = ""  # the folder of a drafter model, made for the target's vocabulary
-    num_threads: int = 1
+    num_threads: int = 0  # 0: all cores, which nobody else uses meanwhile
     max_nodes: int = 64  # drafted nodes of one proposal, a superset of the tree that is verified
     num_candidates: int = 512  # of a block drafter's vocabulary, scored by its Markov head
     row_size: int = 32  # entries of a proposal row kept for the ratio rules (K)
@@ -117,6 +117,7 @@ class DrafterConfig:
 
     def __post_init__(self) -> None:
         _require_choice("drafter.source", self.source, SOURCES)
+        _require(self.num_threads >= 0, "drafter.num_threads must be 0 (all cores) or more")
         _require(self.max_nodes >= 1, "drafter.max_nodes must be at least 1")
         _require(self.row_size >= 1, "drafter.row_size must be at least 1")
         _require(self.max_match <= LONGEST_MATCH, f"drafter.max_match is {LONGEST_MATCH} at most")
@@ -127,6 +128,11 @@ class DrafterConfig:
             'drafter.model is the folder of the drafter of the sources "autoregressive", "block", '
             '"markov" and "all", and of no other',
         )
+
+    @property
+    def threads(self) -> int:
+        """Of this machine's cores."""
+        return self.num_threads or len(os.sched_getaffinity(0))
 
     @property
     def reads_features(self) -> bool:

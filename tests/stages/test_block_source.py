@@ -11,7 +11,7 @@ from training.drafter_corpus import DRAFT_IDS, make_drafter
 
 from canopy.config import DrafterConfig
 from canopy.errors import InvalidDeployment
-from canopy.models.block_runner import TorchBlockRunner
+from canopy.models.block_runner import BlockRows, TorchBlockRunner
 from canopy.policy import PolicySettings
 from canopy.sampling import Acceptance, PolicyName, SamplingParams
 from canopy.stages.features import Features
@@ -28,26 +28,39 @@ from canopy_kernels.continuations import FEATURES, NUM_FEATURES
 TOKENS = [5, 6, 7, 5, 6, 9, 5, 6]
 
 
+ANCHOR = 3
+
+
 def random_laws(seed, num_candidates, temperature=1.0, is_on=True):
     generator = np.random.default_rng(seed)
     head = MarkovHead(
         generator.normal(size=(50, 8)).astype(np.float32),
+        generator.normal(size=(8, 8)).astype(np.float32),
         generator.normal(size=(40, 8)).astype(np.float32),
         np.sort(generator.permutation(50)[:40]).astype(np.int32),
         is_on,
     )
     logits = 3 * generator.normal(size=(4, 40)).astype(np.float32)
-    return BlockConditionals(logits, head, num_candidates, temperature), logits, head
+    rows = BlockRows(logits, generator.normal(size=(4, 8)).astype(np.float32))
+    return BlockConditionals(rows, head, ANCHOR, num_candidates, temperature), rows, head
+
+
+def transition(head, rows, path):
+    """W2 of the path's state, by the formula."""
+    state = np.zeros(8)
+    for depth, token in enumerate([ANCHOR, *path]):
+        state = np.tanh(head.codes[token] + rows.codes[depth] + head.step @ state)
+    return head.out @ state
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("is_on", [True, False])
 def test_with_all_candidates_a_law_is_the_softmax_of_row_and_transition(is_on, temperature):
-    laws, logits, head = random_laws(0, 40, temperature, is_on)
-    for depth, parent in ((0, 3), (2, 49)):
-        scores = logits[depth] + (head.out @ head.codes[parent] if is_on else 0.0)
+    laws, rows, head = random_laws(0, 40, temperature, is_on)
+    for path in ([], [7, 49], [7, 5], [7, 49, 0]):
+        scores = rows.logits[len(path)] + (transition(head, rows, path) if is_on else 0.0)
         expected = np.exp(scores / temperature - np.logaddexp.reduce(scores / temperature))
-        token_ids, log_probs, entropy = laws.at(depth, parent)
+        token_ids, log_probs, entropy = laws.after(path, 40)
         assert np.all(np.diff(log_probs) <= 0)
         found = dict(zip(token_ids.tolist(), np.exp(log_probs).tolist(), strict=True))
         for token, prob in zip(head.draft_ids.tolist(), expected, strict=True):
@@ -57,37 +70,37 @@ def test_with_all_candidates_a_law_is_the_softmax_of_row_and_transition(is_on, t
 
 @given(st.integers(0, 200), st.integers(1, 40), st.integers(1, 8), st.booleans())
 def test_a_copied_token_has_its_bonus_while_the_parent_is_copied_too(seed, num, length, is_after):
-    _, logits, head = random_laws(seed, num)
+    _, rows, head = random_laws(seed, num)
     generator = np.random.default_rng(seed)
     copying = replace(head, copy_bonus=generator.normal(size=(4, 9)).astype(np.float32))
     following = generator.choice(head.draft_ids, 4, replace=False)
-    parent = int(following[1] if is_after else following[3])
-    laws = BlockConditionals(logits, copying, num, copied=Copied(length, following))
-    found = dict(zip(*(part.tolist() for part in laws.at(2, parent)[:2]), strict=True))
+    path = [int(following[0]), int(following[1] if is_after else following[3])]
+    laws = BlockConditionals(rows, copying, ANCHOR, num, copied=Copied(length, following))
+    found = dict(zip(*(part.tolist() for part in laws.after(path, num)[:2]), strict=True))
     assert len(found) == num
     place = int(np.searchsorted(head.draft_ids, following[2]))
-    scores = logits[2] + head.out @ head.codes[parent]
+    scores = rows.logits[2] + transition(head, rows, path)
     rest = np.delete(np.arange(40), [list(head.draft_ids).index(token) for token in found])
     scores[place] += copying.copy_bonus[2, length] if is_after else 0.0
-    scores[rest] = logits[2][rest]  # the tail keeps its share of U
+    scores[rest] = rows.logits[2][rest]  # the tail keeps its share of U
     expected = scores[place] - np.logaddexp.reduce(scores.astype(float))
     assert found[int(following[2])] == pytest.approx(min(expected, 0.0), abs=1e-4)
 
 
 def test_without_a_match_or_out_of_the_draft_vocabulary_nothing_is_copied():
-    laws, logits, head = random_laws(0, 20)
+    laws, rows, head = random_laws(0, 20)
     copying = replace(head, copy_bonus=np.full((4, 9), 5.0, np.float32))
     unknown = next(token for token in range(50) if token not in head.draft_ids)
     for copied in (Copied(0, head.draft_ids[:4]), Copied(3, np.full(4, unknown))):
-        others = BlockConditionals(logits, copying, 20, copied=copied)
-        for mine, its in zip(others.at(1, unknown), laws.at(1, unknown), strict=True):
+        others = BlockConditionals(rows, copying, ANCHOR, 20, copied=copied)
+        for mine, its in zip(others.after([unknown], 20), laws.after([unknown], 20), strict=True):
             np.testing.assert_array_equal(mine, its)
 
 
 @given(st.integers(0, 200), st.integers(1, 40), st.integers(0, 49))
 def test_fewer_candidates_leave_a_tail_and_never_sum_above_one(seed, num, parent):
     laws, _, _ = random_laws(seed, num)
-    token_ids, log_probs, entropy = laws.at(1, parent)
+    token_ids, log_probs, entropy = laws.after([parent], num)
     assert len(set(token_ids.tolist())) == num
     total = float(np.exp(log_probs.astype(float)).sum())
     assert total <= 1.0 + 1e-5
@@ -100,7 +113,7 @@ def test_blending_keeps_the_children_of_a_node_below_one(weights, seed):
     total = sum(weights) * 1.01 + 0.01
     logs = np.log(np.sort(weights)[::-1] / total).tolist()
     known = Continuations(list(range(len(weights))), logs, 0.5)
-    found = blended(known, random_laws(seed, 40)[0].at(0, 1), 16)
+    found = blended(known, random_laws(seed, 40)[0].after([], 16))
     assert len(set(found.token_ids)) == len(found.token_ids)
     assert np.exp(found.log_probs).sum() <= 1.0 + 1e-5
     assert list(found.log_probs) == sorted(found.log_probs, reverse=True)
@@ -243,7 +256,7 @@ def test_what_followed_the_latest_match_reaches_the_rows(loaded, tiny_folder):
     source, text = source_of(copying), [3, 50, 60, 70, 80, 90, 3, 50]
     source.take_features({1: features_of(1, 0, 7)})
     laws = source._laws([task_of(1, text).sequence])[1]
-    assert [int(laws.at(k, p)[0][0]) for k, p in enumerate([50, 60, 70, 80])] == [60, 70, 80, 90]
+    assert [int(laws.after([60, 70, 80][:k], 1)[0][0]) for k in range(4)] == [60, 70, 80, 90]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
@@ -271,8 +284,9 @@ def test_a_failing_pass_costs_the_drafters_part_only(loaded):
 
 def test_with_joint_weights_the_drafter_stands_among_lookups_candidates(loaded):
     weights = np.zeros(NUM_FEATURES)
-    weights[[FEATURES.index("drafted_odds"), FEATURES.index("match_share")]] = 1.0
-    lookup = LookupSource(1, 4).weighed_by(weights)
+    weights[[FEATURES.index("drafted_odds"), FEATURES.index("match_share")]] = 1.0, 0.1
+    lookup = LookupSource(1, 4)
+    lookup.join(weights)
     source = BlockSource(loaded, DrafterConfig(source="all", model="here"), lookup, is_joint=True)
     source.take_features({1: features_of(1, 0, 7)})
     [proposal] = source.propose([task_of(1)])
@@ -280,8 +294,7 @@ def test_with_joint_weights_the_drafter_stands_among_lookups_candidates(loaded):
     sums = np.bincount(tree.parents[1:], np.exp(proposal.log_probs[1:].astype(float)))
     assert sums.max() <= 1.0 + 1e-6
     below_anchor = {int(tree.token_ids[node]) for node in tree.children[0]}
-    laws = BlockConditionals(source._laws([task_of(1).sequence])[1]._logits, loaded.head, 512)
-    best = int(laws.at(0, TOKENS[-1])[0][0])
+    best = int(source._laws([task_of(1).sequence])[1].after([], 1)[0][0])
     assert best in below_anchor
     source.finish(1)
     assert source.propose([task_of(1)])[0].tree.num_nodes > 0  # lookup goes on alone

@@ -242,7 +242,7 @@ def test_children_never_sum_above_one_and_are_a_logistic_choice(seq, answer, wei
 def test_features_say_where_a_candidate_comes_from():
     index, grams = SuffixIndex(MAX_MATCH), stored_grams([1, 2, 3])
     index.extend([1, 2, 5, 0, 2, 4, 1, 2])
-    drafted = Drafted(np.array([6], np.int32), np.log(np.array([0.5], np.float32)))
+    drafted = Drafted(np.array([6, 5, 3], np.int32), np.log(np.array([0.5, 0.2, 0.1], np.float32)))
     token_ids, rows = candidate_features(
         index.table, grams, drafted, index.suffix([], MAX_MATCH), 3, 1
     )
@@ -255,12 +255,27 @@ def test_features_say_where_a_candidate_comes_from():
     named = {t: {n: x for n, x in f.items() if "_odds_" not in n} for t, f in named.items()}
     node = {"one", "depth", "node_match_2", "node_gram_2", "estimate", "estimate_odds"}
     assert set(named) == {3, 4, 5, 6}
-    assert set(named[5]) == node | {"match_2", "match_share", "match_latest", "seen"}
+    offered = {"drafted", "drafted_odds", "drafted_rank"}
+    known = {"match_2", "match_share", "match_latest", "seen"}
+    assert set(named[5]) == node | known | offered | {"drafted_match", "drafted_match_odds"}
+    assert named[5]["drafted_match_odds"] == pytest.approx(np.log(0.25))
     assert set(named[4]) == node | {"match_1", "match_total", "match_latest", "seen"}
-    assert set(named[3]) == node | {"gram_2", "gram_share", "gram_total"}
+    stored = {"gram_2", "gram_share", "gram_total"}
+    assert set(named[3]) == node | stored | offered | {"drafted_gram", "drafted_gram_odds"}
     assert set(named[6]) == node | {"drafted"}
     assert named[3]["gram_total"] == pytest.approx(np.log(2 * ANSWER_WEIGHT))
     assert named[5]["depth"] == 2
+
+
+def test_joint_weights_hold_where_a_model_has_candidates_and_nowhere_else():
+    source, sequence = LookupSource(1, MAX_MATCH), task_of([1, 2, 5, 1, 2, 6, 1, 2]).sequence
+    alone = source.continuations_of(sequence)([])
+    source.join(-1.0 * (np.arange(NUM_FEATURES) == FEATURES.index("one")))
+    assert source.continuations_of(sequence)([]) == alone
+    drafted = Drafted(np.array([50], np.int32), np.log(np.array([0.9], np.float32)))
+    joined = source.continuations_of(sequence, lambda path: drafted)([])
+    assert set(joined.token_ids) == {*alone.token_ids, 50}
+    assert np.ptp(joined.log_probs) < 1e-9  # which weigh all alike
 
 
 def test_the_configuration_knows_the_longest_match():

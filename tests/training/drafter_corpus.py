@@ -1,5 +1,6 @@
 """A small corpus with something to learn: each token decides the next, and the features tell it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ VOCABULARY = 257
 HIDDEN = 48
 TAPS = (0, 1)
 DRAFT_IDS = np.arange(0, 200)
+BLOCK_SIZE = 4
 
 
 def next_token(token: int) -> int:
@@ -60,5 +62,6 @@ def make_drafter(target_folder: Path, seed: int = 0, dropout: float = 0.0) -> Bl
     """An untrained drafter of the tiny model."""
     torch.manual_seed(seed)
     config = drafter_config(target_folder, len(DRAFT_IDS), TAPS, num_layers=1)
+    config = replace(config, block_size=BLOCK_SIZE)
     scales = torch.ones(len(TAPS))
     return new_drafter(target_folder, config, torch.from_numpy(DRAFT_IDS), scales, dropout)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from training.drafter_corpus import DRAFT_IDS, HIDDEN, TAPS, VOCABULARY, make_drafter
+from training.drafter_corpus import BLOCK_SIZE, DRAFT_IDS, HIDDEN, TAPS, VOCABULARY, make_drafter
 
 from canopy_kernels.copying import LONGEST_COPIED_MATCH
 from canopy_training.copying import fit_copy_bonus
@@ -11,7 +11,7 @@ from canopy_training.corpus import Answer
 from canopy_training.drafter_data import Batches
 from canopy_training.drafter_loss import distillation_loss
 
-BATCHES = Batches(DRAFT_IDS, VOCABULARY, block_size=4)
+BATCHES = Batches(DRAFT_IDS, VOCABULARY, BLOCK_SIZE)
 
 
 def repeating(number: int, is_copied: bool) -> Answer:

@@ -11,8 +11,8 @@ from canopy.models.block_runner import (
     BlockInputs,
     OnnxBlockRunner,
     TorchBlockRunner,
-    load_runner,
 )
+from canopy.models.block_running import runner_for
 from canopy_training.drafter_export import export_drafter
 
 BATCHES = [(1, 1), (1, 40), (3, 17)]
@@ -22,7 +22,7 @@ BATCHES = [(1, 1), (1, 40), (3, 17)]
 def drafter(tiny_folder):
     drafter = make_drafter(tiny_folder)
     with torch.no_grad():
-        for part in (drafter.inject, drafter.copy, drafter.match_lengths):
+        for part in (drafter.inject, drafter.copy, drafter.match_lengths, drafter.markov_row):
             part.weight.normal_(std=0.1)
     return drafter.eval()
 
@@ -60,17 +60,20 @@ def test_the_float_graphs_equal_the_network_within_1e_4(drafter, exported, batch
     other = inputs_of(graphs, drafter.config, batch, length)
     for ours, theirs in zip(inputs, other, strict=True):
         np.testing.assert_allclose(theirs, ours, rtol=1e-4, atol=1e-4)
-    logits = network.propose(inputs)
-    assert logits.shape == (batch, drafter.config.block_size, drafter.config.draft_vocab_size)
-    np.testing.assert_allclose(graphs.propose(inputs), logits, rtol=1e-4, atol=1e-4)
+    config, rows = drafter.config, network.propose(inputs)
+    assert rows.logits.shape == (batch, config.block_size, config.draft_vocab_size)
+    assert rows.codes.shape == (batch, config.block_size, config.rank)
+    for ours, theirs in zip(rows, graphs.propose(inputs), strict=True):
+        np.testing.assert_allclose(theirs, ours, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(("batch", "length"), BATCHES)
-def test_int8_weights_change_logits_by_less_than_a_tenth(drafter, exported, batch, length):
+def test_int8_weights_change_rows_by_less_than_a_tenth(drafter, exported, batch, length):
     network, graphs = TorchBlockRunner(drafter, "cpu"), OnnxBlockRunner(exported / "int8", 1)
-    logits = network.propose(inputs_of(network, drafter.config, batch, length))
+    rows = network.propose(inputs_of(network, drafter.config, batch, length))
     found = graphs.propose(inputs_of(graphs, drafter.config, batch, length))
-    assert np.sqrt(np.mean((found - logits) ** 2)) < 0.1 * logits.std()
+    for ours, theirs in zip(rows, found, strict=True):
+        assert np.sqrt(np.mean((theirs - ours) ** 2)) < 0.1 * ours.std()
 
 
 def test_padding_and_company_do_not_matter(drafter, exported):
@@ -80,12 +83,13 @@ def test_padding_and_company_do_not_matter(drafter, exported):
     for index, length in enumerate(inputs.lengths):
         alone = BlockInputs(*(part[index : index + 1] for part in inputs))
         alone = alone._replace(key_values=alone.key_values[:, :length])
-        np.testing.assert_allclose(graphs.propose(alone)[0], together[index], rtol=1e-4, atol=1e-4)
+        for ours, theirs in zip(together, graphs.propose(alone), strict=True):
+            np.testing.assert_allclose(theirs[0], ours[index], rtol=1e-4, atol=1e-4)
 
 
-def test_exported_graphs_are_taken_and_damaged_ones_refused(exported, tiny_folder):
+def test_exported_graphs_are_taken_and_damaged_ones_refused(exported, drafter):
     folder = exported / "float"
-    assert isinstance(load_runner(folder, tiny_folder, "cpu", 1), OnnxBlockRunner)
+    assert isinstance(runner_for(drafter, folder, "cpu", 1), OnnxBlockRunner)
     (folder / "block.onnx").write_bytes(b"nothing")
     with pytest.raises(InvalidDeployment, match=r"block\.onnx"):
-        load_runner(folder, tiny_folder, "cpu", 1)
+        runner_for(drafter, folder, "cpu", 1)

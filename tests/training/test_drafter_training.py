@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from training.drafter_corpus import (
+    BLOCK_SIZE,
     DRAFT_IDS,
     VOCABULARY,
     make_answer,
@@ -102,7 +103,7 @@ def test_a_drafter_of_another_vocabulary_is_refused(tiny_folder, tmp_path):
 
 
 def test_rows_are_asked_for_the_tokens_that_came(answers):
-    batches = Batches(DRAFT_IDS, VOCABULARY, block_size=4)
+    batches = Batches(DRAFT_IDS, VOCABULARY, BLOCK_SIZE)
     answer = answers[0]
     batch = batches.of([answer], 16, np.random.default_rng(0), decay=0.0)
     tokens = answer.token_ids
@@ -119,7 +120,7 @@ def test_rows_are_asked_for_the_tokens_that_came(answers):
 
 
 def test_labels_outside_the_draft_vocabulary_weigh_nothing(answers):
-    batches = Batches(np.array([7]), VOCABULARY, block_size=4)
+    batches = Batches(np.array([7]), VOCABULARY, BLOCK_SIZE)
     batch = batches.of([answers[0]], 16, np.random.default_rng(0), decay=0.0)
     assert not batch.label_probs[batch.label_ids != 0].any()
     assert batch.label_probs.sum() <= 16 * 4
@@ -139,6 +140,6 @@ def test_the_draft_vocabulary_holds_what_is_said_most(corpus):
 
 
 def test_an_answer_of_two_tokens_gives_no_rows_beyond_its_end():
-    batches = Batches(DRAFT_IDS, VOCABULARY, block_size=4)
+    batches = Batches(DRAFT_IDS, VOCABULARY, BLOCK_SIZE)
     batch = batches.of([make_answer(3, 12, 1)], 4, np.random.default_rng(0), decay=0.0)
     assert batch.is_kept[0].sum(dim=1).tolist() == [1, 1, 1, 1]

@@ -87,7 +87,7 @@ def test_the_table_has_every_source_and_depth(examples, tmp_path):
     probs = acceptance(unseen, fit(examples[0]))
     check = Check(unseen.features, unseen.depths, probs, unseen.accepted)
     table = reliability_table(check)
-    assert all(f"| {name} |" in table for name in ("all", "store", "both", "depth 8"))
+    assert all(f"| {name} |" in table for name in ("all", "store", "sequence + store", "depth 8"))
     write_plot(check, tmp_path / "plot.svg")
     assert "predicted acceptance" in (tmp_path / "plot.svg").read_text()
 

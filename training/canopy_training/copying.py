@@ -9,12 +9,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812
 
 from canopy.models.block_drafter import BlockDrafter
 from canopy_training.corpus import Answer
 from canopy_training.drafter_data import Batches
-from canopy_training.drafter_loss import copied_rows, decoded_rows
+from canopy_training.drafter_loss import copied_rows, kept_logits
 
 _ANCHORS = 16  # of an answer
 _RIDGE = 1.0  # rows' worth of pull towards no bonus
@@ -28,15 +27,13 @@ def fit_copy_bonus(
 ) -> None:
     """Set the drafter's table by answers that it may have seen."""
     drafter.eval()
+    head = drafter.head()
     generator, device = np.random.default_rng(seed), str(drafter.copy_bonus.device)
     parts = []
     for answer in answers:
         batch = batches.of([answer], _ANCHORS, generator, decay=0.0).to(device)
         columns, cells, is_copied = copied_rows(drafter, batch)
-        rows = decoded_rows(drafter, batch)[batch.is_kept]
-        parents = F.embedding(batch.parent_ids[batch.is_kept], drafter.embedding)
-        logits = drafter.logits(rows) + drafter.markov_out(drafter.markov_code(parents))
-        own = logits.softmax(dim=1).gather(1, columns.unsqueeze(1))
+        own = kept_logits(drafter, batch, head).softmax(dim=1).gather(1, columns.unsqueeze(1))
         is_label = batch.label_ids[batch.is_kept] == columns.unsqueeze(1)
         target = (batch.label_probs[batch.is_kept] * is_label).sum(dim=1)
         part = torch.stack([cells.double(), own[:, 0].double(), target.double()])

@@ -13,6 +13,7 @@ from canopy_training.options import (
     DrafterFolder,
     Follow,
     Minutes,
+    ReliabilityPlot,
     Sequences,
     Steps,
     Target,
@@ -101,6 +102,7 @@ def mix(
     model: Target = DEFAULT_MODEL,
     candidates: Annotated[int, typer.Option(min=1, help="As drafter.num_candidates.")] = 512,
     max_match: Annotated[int, typer.Option(min=1, max=8, help="As drafter.max_match.")] = 8,
+    plot: ReliabilityPlot = None,
     threads: Threads = 1,
 ) -> None:
     """Weigh a drafter's candidates and lookup's together, for the source "all".
@@ -115,7 +117,7 @@ def mix(
     from canopy.stages.sources.ngram_store import NgramStore, store_path, vocabulary_digest
     from canopy_training.corpus import Corpus
     from canopy_training.mixing import drafting_with
-    from canopy_training.reliability import reliability_table
+    from canopy_training.reliability import reliability_table, write_plot
     from canopy_training.survival import fit_and_check
 
     torch.set_num_threads(threads)
@@ -125,3 +127,6 @@ def mix(
     check, weights = fit_and_check(Corpus(corpus), store.grams, max_match, drafting)
     save_joint_weights(weights, drafter)
     typer.echo(reliability_table(check))
+    if plot:
+        write_plot(check, plot)
+        typer.echo(plot)

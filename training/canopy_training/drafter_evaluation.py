@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 from canopy.models.block_drafter import BlockDrafter
-from canopy.stages.sources.block_conditionals import BlockConditionals, Copied, MarkovHead
+from canopy.models.block_runner import BlockRows
+from canopy.stages.sources.block_conditionals import BlockConditionals, Copied
 from canopy.stages.sources.markov_head import markov_head
 from canopy_training.corpus import Answer
 from canopy_training.drafter_data import Batches
@@ -45,48 +46,44 @@ def evaluate(
     drafter.eval()
     batches = _batches(drafter)
     generator = np.random.default_rng(seed)
-    head, markov = drafter.head(), markov_head(drafter)
+    head, markov, off = drafter.head(), markov_head(drafter), markov_head(drafter, is_on=False)
     losses, lengths, right = [], list[tuple[int, int, int, int]](), list[np.ndarray]()
     for answer in answers:
         batch = batches.of([answer], num_anchors, generator, decay=0.0).to(str(head.device))
         losses.append(float(distillation_loss(drafter, batch, head)))
-        logits = torch.nn.functional.linear(decoded_rows(drafter, batch)[0], head).cpu().numpy()
+        decoded = decoded_rows(drafter, batch)[0]
+        logits = torch.nn.functional.linear(decoded, head).cpu().numpy()
+        codes = drafter.markov_row(decoded).cpu().numpy()
         fields = (batch.parent_ids, batch.next_ids, batch.copied_ids, batch.match_lengths)
         arrays = [part[0].cpu().numpy() for part in fields]
         kept = batch.is_kept[0].cpu().numpy()
-        for rows, parents, tokens, following, length, exists in zip(
-            logits, *arrays, kept, strict=True
+        for *of_rows, parents, tokens, following, length, exists in zip(
+            logits, codes, *arrays, kept, strict=True
         ):
+            rows, anchor, path = BlockRows(*of_rows), int(parents[0]), parents[1:].tolist()
             copied = Copied(int(length), following)
-            laws = BlockConditionals(rows, markov, num_candidates, copied=copied)
-            best = np.array([laws.at(k, p)[0][0] for k, p in enumerate(parents)])
+            laws = BlockConditionals(rows, markov, anchor, num_candidates, copied=copied)
+            best = np.array([laws.after(path[:k], 1)[0][0] for k in range(len(parents))])
             hits = (best == tokens) & exists
             right.append(hits)
-            lengths.append(_lengths(laws, rows, markov, num_candidates, parents, tokens, hits))
+            marginals = BlockConditionals(rows, off, anchor, num_candidates)
+            lengths.append(_lengths(laws, marginals, tokens, hits))
     chain, tree8, tree16, marginal16 = (1.0 + np.mean(lengths, axis=0)).tolist()
     accuracy = tuple(np.mean(right, axis=0).tolist())
     return Acceptance(float(np.mean(losses)), chain, tree8, tree16, marginal16, accuracy)
 
 
 def _lengths(
-    laws: BlockConditionals,
-    rows: np.ndarray,
-    markov: MarkovHead,
-    num_candidates: int,
-    parents: np.ndarray,
-    tokens: np.ndarray,
-    hits: np.ndarray,
+    laws: BlockConditionals, marginals: BlockConditionals, tokens: np.ndarray, hits: np.ndarray
 ) -> tuple[int, int, int, int]:
     """Accepted nodes of the chain, the trees of 8 and 16, and the tree of 16 on marginals."""
     chain = int(np.cumprod(hits).sum())
-    order = grown_paths(laws, int(parents[0]), 16)
-    off = MarkovHead(markov.codes, markov.out, markov.draft_ids, is_on=False)
-    flat = grown_paths(BlockConditionals(rows, off, num_candidates), int(parents[0]), 16)
+    order, flat = grown_paths(laws, 16), grown_paths(marginals, 16)
     tree8, tree16, flat16 = (_accepted(paths, tokens) for paths in (order[:8], order, flat))
     return chain, tree8, tree16, flat16
 
 
-def grown_paths(laws: BlockConditionals, anchor_id: int, num_nodes: int) -> list[tuple[int, ...]]:
+def grown_paths(laws: BlockConditionals, num_nodes: int) -> list[tuple[int, ...]]:
     """The most probable paths, most probable first; parents stand before their children."""
     frontier: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     paths: list[tuple[int, ...]] = []
@@ -94,8 +91,8 @@ def grown_paths(laws: BlockConditionals, anchor_id: int, num_nodes: int) -> list
         cost, path = heapq.heappop(frontier)
         paths.append(path)
         if len(path) < laws.num_rows:
-            ids, log_probs, _ = laws.at(len(path), path[-1] if path else anchor_id)
-            for token, log_prob in zip(ids[:_BRANCH], log_probs[:_BRANCH], strict=True):
+            ids, log_probs, _ = laws.after(path, _BRANCH)
+            for token, log_prob in zip(ids, log_probs, strict=True):
                 heapq.heappush(frontier, (cost - float(log_prob), (*path, int(token))))
     return paths[1:]
 

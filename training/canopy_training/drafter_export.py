@@ -12,6 +12,7 @@ from canopy.models.block_runner import (
     CONTEXT_GRAPH,
     BlockGraph,
     BlockInputs,
+    BlockRows,
     ContextGraph,
 )
 
@@ -57,7 +58,7 @@ def _write_block(drafter: BlockDrafter, config: BlockDrafterConfig, path: Path) 
     names = list(BlockInputs._fields)
     axes = {name: {0: "batch"} for name in names}
     axes["key_values"][1] = "context"
-    _export(BlockGraph(drafter), example, path, names, ["logits"], axes)
+    _export(BlockGraph(drafter), example, path, names, list(BlockRows._fields), axes)
 
 
 def _export(

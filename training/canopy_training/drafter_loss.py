@@ -49,16 +49,22 @@ def distillation_loss(
     drafter: BlockDrafter, batch: DrafterBatch, head: torch.Tensor
 ) -> torch.Tensor:
     """Mean over the kept rows. head: [V, E], `drafter.head()` in the dtype to compute in."""
-    rows = decoded_rows(drafter, batch)[batch.is_kept]  # [n, E]
-    parents = F.embedding(batch.parent_ids[batch.is_kept], drafter.embedding)
-    logits = F.linear(rows.to(head.dtype), head)
-    logits = (logits + drafter.markov_out(drafter.markov_code(parents))).float()
+    logits = kept_logits(drafter, batch, head)
     logits = logits + copy_bonuses(drafter, batch, logits)
     label_ids, probs = batch.label_ids[batch.is_kept], batch.label_probs[batch.is_kept]
     log_probs = logits.gather(1, label_ids) - logits.logsumexp(dim=1, keepdim=True)
     soft = -(probs * log_probs).sum(dim=1)
     hard = -log_probs[:, 0] * (probs[:, 0] > 0)
     return ((1.0 - HARD) * soft + HARD * hard).mean()
+
+
+def kept_logits(drafter: BlockDrafter, batch: DrafterBatch, head: torch.Tensor) -> torch.Tensor:
+    """float32 [n, V] of the kept rows, on their answers' own paths; nothing copied."""
+    rows = decoded_rows(drafter, batch)
+    parents = F.embedding(batch.parent_ids, drafter.embedding)
+    states = drafter.path_states(rows, parents)[batch.is_kept]
+    logits = F.linear(rows[batch.is_kept].to(head.dtype), head)
+    return (logits + drafter.markov_out(states)).float()
 
 
 def copied_rows(

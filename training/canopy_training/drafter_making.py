@@ -23,7 +23,7 @@ class DrafterPlan:
 
     num_layers: int = 2
     draft_vocab_size: int = 16384
-    dropout: float = 0.1
+    dropout: float = 0.05
     prompts: Path | None = None  # JSON lines that count towards the draft vocabulary
 
 

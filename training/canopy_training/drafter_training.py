@@ -20,7 +20,7 @@ from canopy_training.training_run import Schedule, TrainingRun
 
 _FASTER = (  # start from nothing
     *("fuse", "inject", "masks", "copy", "match_lengths"),
-    *("adapter", "markov_in", "markov_out"),
+    *("adapter", "markov_in", "markov_out", "markov_row", "markov_step"),
 )
 
 
@@ -29,7 +29,7 @@ class TrainingSettings(Schedule):
     """New parts learn twice as fast as copied ones."""
 
     anchors: int = 32  # of a sequence
-    row_decay: float = 0.5  # row k is trained with probability exp(-row_decay * k)
+    row_decay: float = 0.4  # row k is trained with probability exp(-row_decay * k)
     candidates: int = 512
     copy_answers: int = 128  # on which the copy bonus is fitted
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from canopy.config import DEFAULT_MODEL
-from canopy_training.options import CorpusFolder, Target
+from canopy_training.options import CorpusFolder, ReliabilityPlot, Target
 
 
 def ngrams(
@@ -41,7 +41,7 @@ def survival(
     ngrams: Annotated[Path, typer.Option(exists=True, help="The store; gets the weights.")],
     model: Target = DEFAULT_MODEL,
     max_match: Annotated[int, typer.Option(min=1, max=8, help="As drafter.max_match.")] = 8,
-    plot: Annotated[Path | None, typer.Option(help="Draw the reliability into this SVG.")] = None,
+    plot: ReliabilityPlot = None,
 ) -> None:
     """Fit what lookup's candidates are worth, on the answers that the store has not seen.
 
@@ -56,7 +56,7 @@ def survival(
     from canopy_training.survival import fit_and_check
 
     vocabulary = vocabulary_digest(model_folder(model))
-    grams = NgramStore.open(ngrams, vocabulary).grams
+    grams = NgramStore.open_without_weights(ngrams, vocabulary).grams
     check, weights = fit_and_check(Corpus(corpus), grams, max_match)
     typer.echo(reliability_table(check))
     NgramStore(grams, weights).save(ngrams, vocabulary)

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from canopy.models.block_drafter import BlockDrafter, BlockDrafterConfig
-from canopy.models.block_runner import BlockInputs, TorchBlockRunner
+from canopy.models.block_runner import BlockInputs, BlockRows, BlockRunner
+from canopy.models.int8_block_runner import Int8BlockRunner
 from canopy.stages.sources.block import drafted_by
 from canopy.stages.sources.block_conditionals import BlockConditionals, Copied
 from canopy.stages.sources.markov_head import markov_head
@@ -25,39 +26,41 @@ _PASS = 32  # anchors
 
 def drafting_with(drafter: BlockDrafter, num_candidates: int) -> Drafting:
     """A drafter's candidates at every anchor of an answer, as the draft stage would have them."""
-    runner, head = TorchBlockRunner(drafter, "cpu"), markov_head(drafter)
+    runner = Int8BlockRunner(drafter, torch.get_num_threads())
+    head = markov_head(drafter)
     embedding = drafter.embedding
 
     def drafting(answer: Answer) -> Callable[[int, list[int]], Drafted]:
         tokens = answer.token_ids.astype(np.int64)
         places = [place for place, _ in anchor_places(len(answer.prompt_ids), len(tokens))]
-        rows = _logits(runner, embedding, answer, np.array(places) - 1, drafter.config)
+        rows = _rows(runner, embedding, answer, np.array(places) - 1, drafter.config)
         laws = {
             place: BlockConditionals(
-                logits,
+                BlockRows(logits, codes),
                 head,
+                int(tokens[place - 1]),
                 num_candidates,
                 copied=Copied(*copied_tokens(tokens[:place], drafter.config.block_size)),
             )
-            for place, logits in zip(places, rows, strict=True)
+            for place, logits, codes in zip(places, *rows, strict=True)
         }
 
         def drafted(place: int, path: list[int]) -> Drafted:
-            return drafted_by(laws[place], int(tokens[place - 1]))(path)
+            return drafted_by(laws[place])(path)
 
         return drafted
 
     return drafting
 
 
-def _logits(
-    runner: TorchBlockRunner,
+def _rows(
+    runner: BlockRunner,
     embedding: torch.Tensor,
     answer: Answer,
     anchors: np.ndarray,
     config: BlockDrafterConfig,
-) -> np.ndarray:
-    """float32 [n, block, V] of anchors at int64 [n] places, 1 or more."""
+) -> BlockRows:
+    """Of anchors at int64 [n] places, 1 or more."""
     features = np.array(answer.features)
     vectors, key_values = runner.encode(
         features.reshape(len(features), -1), np.arange(len(features))
@@ -70,17 +73,16 @@ def _logits(
         padded = np.zeros((len(some), int(lengths.max()), *key_values.shape[1:]), np.float32)
         for row, anchor, length in zip(padded, some, lengths, strict=True):
             row[:length] = key_values[anchor - length : anchor]
-        parts.append(
-            runner.propose(
-                BlockInputs(
-                    embedding[tokens[some]].numpy(),
-                    vectors[some - 1],
-                    some,
-                    padded,
-                    lengths,
-                    embedding[np.stack([copies[a][1] for a in some.tolist()])].numpy(),
-                    np.array([copies[a][0] for a in some.tolist()], np.int64),
-                )
+        rows = runner.propose(
+            BlockInputs(
+                embedding[tokens[some]].numpy(),
+                vectors[some - 1],
+                some,
+                padded,
+                lengths,
+                embedding[np.stack([copies[a][1] for a in some.tolist()])].numpy(),
+                np.array([copies[a][0] for a in some.tolist()], np.int64),
             )
         )
-    return np.concatenate(parts)
+        parts.append([part.copy() for part in rows])
+    return BlockRows(*map(np.concatenate, zip(*parts, strict=True)))

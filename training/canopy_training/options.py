@@ -20,6 +20,7 @@ Minutes = Annotated[float, typer.Option(help="0: until the steps are done.")]
 Sequences = Annotated[int, typer.Option(min=1, help="Of a step.")]
 Follow = Annotated[bool, typer.Option(help="Take up a corpus that still grows.")]
 Threads = Annotated[int, typer.Option(min=1)]
+ReliabilityPlot = Annotated[Path | None, typer.Option(help="Draw the reliability into this SVG.")]
 
 
 def tell(progress: "Progress") -> None:

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import compress, product
 from pathlib import Path
 
 import numpy as np
 
-from canopy_kernels.continuations import GRAM_FEATURES, MATCH_FEATURES
+from canopy_kernels.continuations import FEATURES, GRAM_FEATURES, MATCH_FEATURES
 
 _NUM_BINS = 15
 _ALL = "all"
@@ -22,13 +23,18 @@ class Check:
     accepted: np.ndarray  # bool [e]
 
     def parts(self) -> Iterator[tuple[str, np.ndarray]]:
-        """(name, which edges): all, by source, by depth."""
-        matched = self.features[:, MATCH_FEATURES].any(axis=1)
-        stored = self.features[:, GRAM_FEATURES].any(axis=1)
+        """(name, which edges), none empty: all, by the sources that know them, by depth."""
+        known = {
+            "sequence": self.features[:, MATCH_FEATURES].any(axis=1),
+            "store": self.features[:, GRAM_FEATURES].any(axis=1),
+            "drafter": self.features[:, FEATURES.index("drafted")] > 0.0,
+        }
         yield _ALL, np.ones(len(self.probs), bool)
-        yield "sequence", matched & ~stored
-        yield "store", stored & ~matched
-        yield "both", matched & stored
+        columns = np.stack(list(known.values()), axis=1)
+        for wanted in product((True, False), repeat=len(known)):
+            chosen = (columns == wanted).all(axis=1)
+            if chosen.any():
+                yield " + ".join(compress(known, wanted)), chosen
         for depth in np.unique(self.depths).tolist():
             yield f"depth {depth}", self.depths == depth
 
@@ -51,12 +57,10 @@ def reliability_table(check: Check) -> str:
     lines = ["| edges | number | predicted | accepted | ECE |", "| --- | --- | --- | --- | --- |"]
     for name, chosen in check.parts():
         probs, accepted = check.probs[chosen], check.accepted[chosen]
-        if len(probs):
-            error = calibration_error(probs, accepted)
-            lines.append(
-                f"| {name} | {len(probs)} | {probs.mean():.4f} | {accepted.mean():.4f} "
-                f"| {error:.4f} |"
-            )
+        error = calibration_error(probs, accepted)
+        lines.append(
+            f"| {name} | {len(probs)} | {probs.mean():.4f} | {accepted.mean():.4f} | {error:.4f} |"
+        )
     return "\n".join(lines)
 
 
@@ -70,7 +74,7 @@ def write_plot(check: Check, path: Path) -> None:
     axes = figure.add_subplot()
     axes.plot([0, 1], [0, 1], color="0.8")
     for name, chosen in check.parts():
-        if chosen.any() and not name.startswith("depth"):
+        if not name.startswith("depth"):
             points = bins(check.probs[chosen], check.accepted[chosen])
             axes.plot([p for p, _, _ in points], [r for _, r, _ in points], "o-", ms=3, label=name)
     axes.set(xlabel="predicted acceptance", ylabel="accepted")

@@ -31,11 +31,6 @@ _SUFFIX = max(LONGEST_MATCH, LONGEST_GRAM)
 Drafting = Callable[[Answer], Callable[[int, list[int]], Drafted]]
 
 
-def _no_drafter(answer: Answer) -> Callable[[int, list[int]], Drafted]:
-    nothing = nothing_drafted()
-    return lambda place, path: nothing
-
-
 @dataclass(frozen=True)
 class Examples:
     """Candidates of n nodes, e in all; nodes without a candidate are left out."""
@@ -55,9 +50,12 @@ def gather(
     grams: GramTable,
     max_match: int,
     min_match: int = 1,
-    drafting: Drafting = _no_drafter,
+    drafting: Drafting | None = None,
 ) -> Examples:
-    """The candidates at every position of the answers, at depths 1 to MAX_DEPTH in turn."""
+    """The candidates at every position of the answers, at depths 1 to MAX_DEPTH in turn.
+
+    With a drafter, at those alone where it has some.
+    """
     features, nodes, accepted, depths = [], [], [], []
     num_nodes = 0
     for answer in answers:
@@ -75,21 +73,24 @@ def gather(
 
 
 def _nodes(
-    answer: Answer, grams: GramTable, max_match: int, min_match: int, drafting: Drafting
+    answer: Answer, grams: GramTable, max_match: int, min_match: int, drafting: Drafting | None
 ) -> Iterator[tuple[np.ndarray, np.ndarray, int, int]]:
     """(candidates, features, token that came, depth) of one answer's positions.
 
     Anchors stand so that depth 1 is met at every other position, and deeper nodes less often.
     """
     index, text = SuffixIndex(max_match), answer.token_ids.tolist()
-    drafted = drafting(answer)
+    drafted, nothing = drafting(answer) if drafting else None, nothing_drafted()
     for place, span in anchor_places(len(answer.prompt_ids), len(text)):
         index.extend(text[index.num_tokens : place])
         for depth in range(1, min(span, len(text) - place) + 1):
             path = text[place : place + depth - 1]
+            found = drafted(place, path) if drafted else nothing
+            if drafted and not len(found.token_ids):
+                continue
             suffix = index.suffix(path, _SUFFIX)
             token_ids, rows = candidate_features(
-                index.table, grams, drafted(place, path), suffix, depth, min_match
+                index.table, grams, found, suffix, depth, min_match
             )
             yield token_ids, rows, text[place + depth - 1], depth
 
@@ -153,7 +154,7 @@ def log_loss(examples: Examples, weights: np.ndarray) -> float:
 
 
 def fit_and_check(
-    corpus: Corpus, grams: GramTable, max_match: int, drafting: Drafting = _no_drafter
+    corpus: Corpus, grams: GramTable, max_match: int, drafting: Drafting | None = None
 ) -> tuple[Check, np.ndarray]:
     """Weights of all held-out answers, and how well those of one half foretell the other.
 

@@ -37,7 +37,7 @@ class Schedule:
     learning_rate: float = 5e-4
     weight_decay: float = 0.05
     warm_up_steps: int = 40
-    evaluate_every: int = 250
+    evaluate_every: int = 500
     checkpoint_every: int = 100
     held_out: int = 48  # answers
     patience: int = 6  # evaluations without a better loss

@@ -5,11 +5,13 @@
               + the embedding, projected, of what the text would go on with in row k if it copied
               its latest match, + a vector for the length of that match
     head      logits of row k over the draft vocabulary, U_k; the target's own embedding, frozen
-    Markov    conditional(. | parent, k) = softmax(U_k + W2 W1[parent] + copy bonus)
+    Markov    state(path) = tanh(W1[parent] + W3 row k + W4 state(path without the parent))
+              conditional(. | path, k) = softmax(U_k + W2 state(path) + copy bonus)
     copying   the bonus, by row and length of the match, goes to the token that the copy has in
               row k, as long as the parent is the one that it has in the row before
 
-Rows see the context before the anchor and each other. Shapes: B sequences, C context positions,
+A path runs from the anchor to the parent, which stands in front of row k. Rows see the context
+before the anchor and each other. Shapes: B sequences, C context positions,
 R rows, E hidden size, H query heads, K KV heads, D head_dim, V draft vocabulary.
 """
 
@@ -41,8 +43,8 @@ class BlockDrafterConfig:
     ]  # taps of the target, see models.step.HiddenTaps; the last is the latest
     draft_vocab_size: int
     num_layers: int = 2
-    block_size: int = 4
-    rank: int = 64  # of the Markov head
+    block_size: int = 6
+    rank: int = 128  # of the Markov head, the size of its states
     window: int = 256  # context positions that rows see
 
     @property
@@ -163,6 +165,8 @@ class BlockDrafter(nn.Module):
         self.adapter = nn.Linear(size, size, bias=False)  # in front of the frozen head
         self.markov_in = nn.Linear(size, config.rank, bias=False)  # W1, of the parent's embedding
         self.markov_out = nn.Linear(config.rank, config.draft_vocab_size, bias=False)  # W2
+        self.markov_row = nn.Linear(size, config.rank, bias=False)  # W3, of the decoded row
+        self.markov_step = nn.Linear(config.rank, config.rank, bias=False)  # W4
         self.dropout = nn.Dropout(dropout)
 
     def encode(self, features: torch.Tensor, positions: torch.Tensor) -> Context:
@@ -210,10 +214,6 @@ class BlockDrafter(nn.Module):
             rows = layer(rows, angles, key_values[:, :, index], mask)
         return self.adapter(self.norm(rows))
 
-    def logits(self, rows: torch.Tensor) -> torch.Tensor:
-        """U: [..., V] of decoded rows."""
-        return F.linear(rows, self.head())
-
     def head(self) -> torch.Tensor:
         """[V, E] rows of the target's embedding."""
         return self.embedding[self.draft_ids].float()
@@ -221,6 +221,17 @@ class BlockDrafter(nn.Module):
     def markov_code(self, parents: torch.Tensor) -> torch.Tensor:
         """W1: [..., rank] of the parents' embeddings, [..., E]."""
         return self.markov_in(normalised(parents.float(), self.config.rms_norm_eps))
+
+    def path_states(self, rows: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
+        """What the Markov head keeps of one path through the block, [..., block, rank].
+
+        rows: [..., block, E] decoded. parents: [..., block, E] embeddings; the anchor's first.
+        """
+        codes = (self.markov_code(parents) + self.markov_row(rows)).unbind(dim=-2)
+        states = [codes[0].tanh()]
+        for code in codes[1:]:
+            states.append((code + self.markov_step(states[-1])).tanh())
+        return torch.stack(states, dim=-2)
 
     def copy_columns(
         self, copied_ids: torch.Tensor, parent_ids: torch.Tensor, match_lengths: torch.Tensor

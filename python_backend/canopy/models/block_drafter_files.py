@@ -104,6 +104,7 @@ def _make_neutral(drafter: BlockDrafter) -> None:
     drafter.match_lengths.weight.zero_()
     drafter.adapter.weight.copy_(torch.eye(size))
     drafter.markov_out.weight.zero_()
+    drafter.markov_row.weight.zero_()
     drafter.masks.normal_(std=float(drafter.embedding.std()))
 
 

@@ -1,4 +1,4 @@
-"""Runs a block drafter for all sequences of a turn: by torch, or by onnxruntime where exported.
+"""Runs a block drafter for all sequences of a turn: by torch, or as exported by onnxruntime.
 
 Two graphs, the same in both: `context` takes computed positions up, `block` proposes.
 """
@@ -12,7 +12,6 @@ from torch import nn
 
 from canopy.errors import InvalidDeployment
 from canopy.models.block_drafter import BlockDrafter
-from canopy.models.block_drafter_files import load_config, load_drafter, require_made_for
 
 CONTEXT_GRAPH = "context.onnx"
 BLOCK_GRAPH = "block.onnx"
@@ -30,6 +29,13 @@ class BlockInputs(NamedTuple):
     match_lengths: np.ndarray  # int64 [B]
 
 
+class BlockRows(NamedTuple):
+    """What one pass says of B anchors; of one where B is left out."""
+
+    logits: np.ndarray  # float32 [B, block, V], U
+    codes: np.ndarray  # float32 [B, block, rank], the rows' part in the Markov head's states
+
+
 class BlockRunner(Protocol):
     """One drafter, loaded."""
 
@@ -37,8 +43,8 @@ class BlockRunner(Protocol):
         """float16 [N, taps * E], int64 [N] to vectors [N, E], key_values [N, layers, 2, K, D]."""
         ...
 
-    def propose(self, inputs: BlockInputs) -> np.ndarray:
-        """U: float32 [B, block, V]."""
+    def propose(self, inputs: BlockInputs) -> BlockRows:
+        """The rows of every anchor."""
         ...
 
 
@@ -75,7 +81,7 @@ class BlockGraph(nn.Module):
         lengths: torch.Tensor,
         copied: torch.Tensor,
         match_lengths: torch.Tensor,
-    ) -> torch.Tensor:
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """As `BlockRunner.propose`."""
         rows = self.drafter.start_rows(anchors, last, copied, match_lengths)
         steps = torch.arange(self.drafter.config.block_size, device=rows.device)
@@ -83,8 +89,8 @@ class BlockGraph(nn.Module):
         seen = (index < lengths.unsqueeze(1)).unsqueeze(1).expand(-1, rows.shape[1], -1)
         mask = torch.cat((seen, torch.ones_like(seen[:, :, :1]).expand(-1, -1, len(steps))), dim=2)
         places = positions.unsqueeze(1) + steps
-        decoded: torch.Tensor = self.head(self.drafter.decode(rows, places, key_values, mask))
-        return decoded
+        decoded = self.drafter.decode(rows, places, key_values, mask)
+        return self.head(decoded), self.drafter.markov_row(decoded)
 
 
 class TorchBlockRunner:
@@ -102,10 +108,10 @@ class TorchBlockRunner:
         return vectors.cpu().numpy(), key_values.cpu().numpy()
 
     @torch.inference_mode()
-    def propose(self, inputs: BlockInputs) -> np.ndarray:
+    def propose(self, inputs: BlockInputs) -> BlockRows:
         """See BlockRunner."""
-        logits = self._block(*map(self._tensor, inputs)).float().cpu().numpy()
-        return np.asarray(logits)
+        logits, codes = self._block(*map(self._tensor, inputs))
+        return BlockRows(logits.float().cpu().numpy(), codes.float().cpu().numpy())
 
     def _tensor(self, array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
@@ -126,20 +132,9 @@ class OnnxBlockRunner:
         )
         return vectors, key_values
 
-    def propose(self, inputs: BlockInputs) -> np.ndarray:
+    def propose(self, inputs: BlockInputs) -> BlockRows:
         """See BlockRunner."""
-        return np.asarray(self._block.run(None, inputs._asdict())[0])
-
-
-def load_runner(folder: Path, target_folder: Path, device: str, num_threads: int) -> BlockRunner:
-    """onnxruntime on the CPU where the graphs were exported, torch otherwise.
-
-    Raises InvalidDeployment for a drafter that is damaged or made for another target.
-    """
-    if device == "cpu" and (folder / BLOCK_GRAPH).is_file():
-        require_made_for(load_config(folder), target_folder)
-        return OnnxBlockRunner(folder, num_threads)
-    return TorchBlockRunner(load_drafter(folder, target_folder), device)
+        return BlockRows(*self._block.run(list(BlockRows._fields), inputs._asdict()))
 
 
 def _session(path: Path, num_threads: int) -> Any:

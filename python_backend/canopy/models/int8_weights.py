@@ -23,8 +23,9 @@ from canopy.models.config import ModelConfig
 from canopy.models.weights import load_weights
 from canopy_kernels import aligned
 from canopy_kernels.int8_gemm import quantise_weight
-from canopy_kernels.int8_layers import Linears, Weights
+from canopy_kernels.int8_layers import Weights
 from canopy_kernels.int8_layout import pad_outputs
+from canopy_kernels.int8_phases import Linears
 
 logger = logging.getLogger(__name__)
 

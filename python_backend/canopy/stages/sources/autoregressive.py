@@ -41,7 +41,8 @@ def make_autoregressive_source(deployment: Deployment) -> "AutoregressiveSource"
     target, drafter = deployment.target, deployment.drafter
     folder = small_drafter_folder(drafter.model)
     vocab_size = require_same_vocabulary(model_folder(target.model), folder)
-    decoder = load_decoder(folder, target.dtype, target.device)
+    with _torch_threads(drafter.threads):
+        decoder = load_decoder(folder, target.dtype, target.device)
     if decoder.config.vocab_size < vocab_size:
         raise InvalidDeployment(
             f"{folder.name} has {decoder.config.vocab_size} embeddings for {vocab_size} token ids"
@@ -196,7 +197,7 @@ class AutoregressiveSource:
 
     def _forward(self, segments: Sequence[Segment]) -> torch.Tensor:
         device = str(self._cache.device)
-        with _torch_threads(self._drafter.num_threads):
+        with _torch_threads(self._drafter.threads):
             batch = assemble_step(segments, self.blocks.block_size, device)
             return self._decoder.forward(batch, self._cache)
 

@@ -21,12 +21,13 @@ import numpy as np
 from canopy.config import Deployment, DrafterConfig
 from canopy.models.block_drafter import BlockDrafterConfig
 from canopy.models.block_drafter_files import drafter_folder, load_drafter
-from canopy.models.block_runner import BlockInputs, BlockRunner, load_runner
+from canopy.models.block_runner import BlockInputs, BlockRows, BlockRunner
+from canopy.models.block_running import runner_for
 from canopy.sampling import Acceptance
 from canopy.serve.models import model_folder
 from canopy.stages.features import Features
 from canopy.stages.sources.best_first import BestFirst, Continuations
-from canopy.stages.sources.block_conditionals import LN2, BlockConditionals, Copied, MarkovHead
+from canopy.stages.sources.block_conditionals import BlockConditionals, Copied, MarkovHead
 from canopy.stages.sources.block_context import BlockContext
 from canopy.stages.sources.block_prefixes import PrefixBlocks
 from canopy.stages.sources.conditionals import MIN_COUPLED_CANDIDATES
@@ -43,6 +44,7 @@ logger = logging.getLogger(__name__)
 
 _NUM_RANKED = 16  # candidates of a node where no noise reorders them
 _COPIED_FROM = COPY_WINDOW + LONGEST_COPIED_MATCH  # last tokens
+_LN2 = float(np.log(2.0))
 _NOTHING = Continuations((), (), 0.0)
 _NOTHING_DRAFTED = nothing_drafted()
 
@@ -64,14 +66,15 @@ def make_block_source(deployment: Deployment, lookup: LookupSource | None) -> "B
     network = load_drafter(folder, target)
     loaded = LoadedBlockDrafter(
         network.config,
-        load_runner(folder, target, device, drafter.num_threads),
+        runner_for(network, folder, device, drafter.threads),
         network.embedding.half().numpy(),
         markov_head(network, is_on=drafter.source != "block"),
     )
     weights = load_joint_weights(folder)
     if lookup is None or weights is None:
         return BlockSource(loaded, drafter, lookup)
-    return BlockSource(loaded, drafter, lookup.weighed_by(weights), is_joint=True)
+    lookup.join(weights)
+    return BlockSource(loaded, drafter, lookup, is_joint=True)
 
 
 class BlockSource:
@@ -126,18 +129,19 @@ class BlockSource:
         if not ready:
             return {}
         copies = [self._copied(sequence) for sequence in ready]
-        logits = self._loaded.runner.propose(self._inputs(ready, copies))
-        if not np.isfinite(logits).all():
-            raise ValueError("the drafter's logits hold NaN or infinity")
+        rows = self._loaded.runner.propose(self._inputs(ready, copies))
+        if not (np.isfinite(rows.logits).all() and np.isfinite(rows.codes).all()):
+            raise ValueError("what the drafter says holds NaN or infinity")
         return {
             sequence.sequence_id: BlockConditionals(
-                rows,
+                BlockRows(logits, codes),
                 self._loaded.head,
+                sequence.token_ids[-1],
                 self._drafter.num_candidates,
                 sequence.params.temperature or 1.0,
                 copied,
             )
-            for sequence, rows, copied in zip(ready, logits, copies, strict=True)
+            for sequence, logits, codes, copied in zip(ready, *rows, copies, strict=True)
         }
 
     def _encode(self, sequences: Sequence[DraftSequence]) -> None:
@@ -193,8 +197,8 @@ class BlockSource:
     def _propose(self, task: DraftTask, laws: BlockConditionals | None) -> Proposal:
         sequence = task.sequence
         if self._lookup and self._is_joint:
-            drafted = drafted_by(laws, sequence.token_ids[-1])
-            return BestFirst(task, self._lookup.continuations_of(sequence, drafted)).grow()
+            found_by = self._lookup.continuations_of(sequence, drafted_by(laws))
+            return BestFirst(task, found_by).grow()
         known = self._lookup.continuations_of(sequence) if self._lookup else lambda path: _NOTHING
         is_coupled = sequence.acceptance is Acceptance.COUPLED
         num = MIN_COUPLED_CANDIDATES if is_coupled else _NUM_RANKED
@@ -202,8 +206,7 @@ class BlockSource:
         def continuations(path: list[int]) -> Continuations:
             found = known(path)
             if laws is not None and len(path) < laws.num_rows:
-                parent = path[-1] if path else sequence.token_ids[-1]
-                found = blended(found, laws.at(len(path), parent), num)
+                found = blended(found, laws.after(path, num))
             if is_coupled and found.token_ids:
                 found = self._coupled(found, sequence, len(sequence.token_ids) + len(path))
             return found
@@ -221,23 +224,21 @@ class BlockSource:
         return Continuations(token_ids[order].tolist(), log_probs.tolist(), found.entropy)
 
 
-def drafted_by(laws: BlockConditionals | None, anchor_id: int) -> Callable[[list[int]], Drafted]:
+def drafted_by(laws: BlockConditionals | None) -> Callable[[list[int]], Drafted]:
     """The drafter's best candidates below each path, for lookup to weigh."""
 
     def drafted(path: list[int]) -> Drafted:
         if laws is None or len(path) >= laws.num_rows:
             return _NOTHING_DRAFTED
-        token_ids, log_probs, _ = laws.at(len(path), path[-1] if path else anchor_id)
-        return Drafted(token_ids[:_NUM_RANKED].copy(), log_probs[:_NUM_RANKED].copy())
+        token_ids, log_probs, _ = laws.after(path, _NUM_RANKED)
+        return Drafted(token_ids, log_probs)
 
     return drafted
 
 
-def blended(
-    known: Continuations, law: tuple[np.ndarray, np.ndarray, float], num: int
-) -> Continuations:
-    """Lookup's continuations with the drafter's law behind them; its `num` best tokens at most."""
-    token_ids, log_probs, entropy = law[0][:num].tolist(), law[1][:num], law[2]
+def blended(known: Continuations, law: tuple[np.ndarray, np.ndarray, float]) -> Continuations:
+    """Lookup's continuations with the best of the drafter's law behind them."""
+    token_ids, log_probs, entropy = law[0].tolist(), law[1], law[2]
     if not known.token_ids:
         return Continuations(token_ids, log_probs.tolist(), entropy)
     estimates = dict(zip(known.token_ids, np.exp(known.log_probs).tolist(), strict=True))
@@ -247,4 +248,4 @@ def blended(
     ranked = sorted(estimates, key=lambda token: (-estimates[token], token))
     probs = np.maximum([estimates[token] for token in ranked], 1e-30)
     logs = np.minimum(np.log(probs), 0.0)
-    return Continuations(ranked, logs.tolist(), -float(probs @ logs) / LN2)
+    return Continuations(ranked, logs.tolist(), -float(probs @ logs) / _LN2)

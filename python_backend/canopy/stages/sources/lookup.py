@@ -8,7 +8,6 @@ canopy_kernels.continuations.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -42,6 +41,7 @@ class LookupSource:
         self._max_match = max_match
         self._store = store or NgramStore.empty()
         self._learning = learning
+        self._joint_weights = np.zeros(0)
         self._indexes: dict[int, SuffixIndex] = {}
 
     def propose(self, tasks: Sequence[DraftTask]) -> list[Proposal]:
@@ -63,10 +63,9 @@ class LookupSource:
     def _propose(self, task: DraftTask) -> Proposal:
         return BestFirst(task, self.continuations_of(task.sequence)).grow()
 
-    def weighed_by(self, weights: np.ndarray) -> "LookupSource":
-        """The same memories, their candidates worth what other weights say."""
-        store = replace(self._store, weights=weights)
-        return LookupSource(self._min_match, self._max_match, store, self._learning)
+    def join(self, weights: np.ndarray) -> None:
+        """What candidates are worth where a model has some too, float64 [features]."""
+        self._joint_weights = weights
 
     def continuations_of(
         self,
@@ -96,7 +95,7 @@ class LookupSource:
             drafted,
             suffix,
             len(path) + 1,
-            store.weights,
+            self._joint_weights if len(drafted.token_ids) else store.weights,
             self._min_match,
         )
         return Continuations(token_ids.tolist(), log_probs.tolist(), nats / math.log(2.0))

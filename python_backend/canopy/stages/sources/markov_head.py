@@ -12,6 +12,7 @@ def markov_head(drafter: BlockDrafter, is_on: bool = True) -> MarkovHead:
     """Codes of every parent computed once. is_on: False leaves marginals."""
     return MarkovHead(
         codes=drafter.markov_code(drafter.embedding).float().cpu().numpy(),
+        step=drafter.markov_step.weight.detach().float().cpu().numpy(),
         out=drafter.markov_out.weight.detach().float().cpu().numpy(),
         draft_ids=drafter.draft_ids.cpu().numpy().astype(np.int32),
         is_on=is_on,

@@ -39,22 +39,20 @@ class NgramStore:
     def open(path: Path, vocabulary: str) -> "NgramStore":
         """Map a file. vocabulary: `vocabulary_digest` of the target.
 
-        Raises InvalidDeployment for a file that is damaged or speaks of another vocabulary.
+        Raises InvalidDeployment for a file that is damaged, that speaks of another vocabulary, or
+        whose weights are of other features.
         """
-        try:
-            arrays, metadata = _map_safetensors(path)
-            if metadata.get("format") != FORMAT:
-                raise ValueError(f"its format is {metadata.get('format')}, not {FORMAT}")
-            grams = GramTable(*(arrays[name] for name in GramTable._fields))
-            weights = _weights(arrays, metadata)
-        except (OSError, ValueError, KeyError) as error:
-            raise InvalidDeployment(f"{path} is no n-gram store: {error}") from error
-        if metadata.get("vocabulary") != vocabulary:
+        grams, weights, features = _read(path, vocabulary)
+        if len(weights) and features != json.dumps(FEATURES):
             raise InvalidDeployment(
-                f"{path} was made for another vocabulary than the target's: make one with "
-                "canopy-train ngrams"
+                f"the weights in {path} are of other features: fit them with canopy-train survival"
             )
         return NgramStore(grams, weights)
+
+    @staticmethod
+    def open_without_weights(path: Path, vocabulary: str) -> "NgramStore":
+        """The same, whatever its weights are of. Raises InvalidDeployment."""
+        return NgramStore(_read(path, vocabulary)[0], np.zeros(0))
 
     def save(self, path: Path, vocabulary: str) -> None:
         """Write the file that `open` maps."""
@@ -88,13 +86,21 @@ def vocabulary_digest(model: Path) -> str:
     return hashlib.sha256("\n".join(known).encode()).hexdigest()[:16]
 
 
-def _weights(arrays: dict[str, np.ndarray], metadata: dict[str, str]) -> np.ndarray:
-    """Those of the file, if they are of the features known here."""
-    if "weights" not in arrays:
-        return np.zeros(0)
-    if metadata.get("features") != json.dumps(FEATURES):
-        raise ValueError("its weights are of other features: fit them with canopy-train survival")
-    return np.array(arrays["weights"])
+def _read(path: Path, vocabulary: str) -> tuple[GramTable, np.ndarray, str | None]:
+    """(the table, the weights, which may be none, and what they are of)."""
+    try:
+        arrays, metadata = _map_safetensors(path)
+        if metadata.get("format") != FORMAT:
+            raise ValueError(f"its format is {metadata.get('format')}, not {FORMAT}")
+        grams = GramTable(*(arrays[name] for name in GramTable._fields))
+    except (OSError, ValueError, KeyError) as error:
+        raise InvalidDeployment(f"{path} is no n-gram store: {error}") from error
+    if metadata.get("vocabulary") != vocabulary:
+        raise InvalidDeployment(
+            f"{path} was made for another vocabulary than the target's: make one with "
+            "canopy-train ngrams"
+        )
+    return grams, np.array(arrays.get("weights", np.zeros(0))), metadata.get("features")
 
 
 def _map_safetensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
