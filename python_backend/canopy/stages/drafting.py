@@ -184,6 +184,6 @@ def _make_lookup(deployment: Deployment) -> tuple[LookupSource, int]:
             num_missing = int(is_wanted)
             logger.log(logging.ERROR if is_wanted else logging.INFO, "no n-gram store: %s", error)
     learning = LearningTable(store.grams) if drafter.learn_online else None
-    source = LookupSource(drafter.min_match, drafter.max_match, store, learning)
+    source = LookupSource(drafter.min_match, drafter.max_match, store, learning, drafter.coupling)
     source.warm_up()
     return source, num_missing

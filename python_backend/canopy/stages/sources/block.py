@@ -31,6 +31,7 @@ from canopy.stages.sources.block_conditionals import BlockConditionals, Copied, 
 from canopy.stages.sources.block_context import BlockContext
 from canopy.stages.sources.block_prefixes import PrefixBlocks
 from canopy.stages.sources.conditionals import MIN_COUPLED_CANDIDATES
+from canopy.stages.sources.coupling import coupled
 from canopy.stages.sources.joint_weights import load_joint_weights
 from canopy.stages.sources.lookup import LookupSource
 from canopy.stages.sources.markov_head import markov_head
@@ -38,7 +39,6 @@ from canopy.stages.sources.source import DraftSequence, DraftTask
 from canopy.tree import Proposal
 from canopy_kernels.candidates import Drafted, nothing_drafted
 from canopy_kernels.copying import COPY_WINDOW, LONGEST_COPIED_MATCH, copied_tokens
-from canopy_kernels.noise import gumbel
 
 logger = logging.getLogger(__name__)
 
@@ -196,9 +196,15 @@ class BlockSource:
 
     def _propose(self, task: DraftTask, laws: BlockConditionals | None) -> Proposal:
         sequence = task.sequence
+        known = self._continuations_of(sequence, laws)
+        return BestFirst(task, coupled(known, sequence, self._drafter.coupling)).grow()
+
+    def _continuations_of(
+        self, sequence: DraftSequence, laws: BlockConditionals | None
+    ) -> Callable[[list[int]], Continuations]:
+        """What lookup and the drafter know below the anchor, by path."""
         if self._lookup and self._is_joint:
-            found_by = self._lookup.continuations_of(sequence, drafted_by(laws))
-            return BestFirst(task, found_by).grow()
+            return self._lookup.continuations_of(sequence, drafted_by(laws))
         known = self._lookup.continuations_of(sequence) if self._lookup else lambda path: _NOTHING
         is_coupled = sequence.acceptance is Acceptance.COUPLED
         num = MIN_COUPLED_CANDIDATES if is_coupled else _NUM_RANKED
@@ -207,21 +213,9 @@ class BlockSource:
             found = known(path)
             if laws is not None and len(path) < laws.num_rows:
                 found = blended(found, laws.after(path, num))
-            if is_coupled and found.token_ids:
-                found = self._coupled(found, sequence, len(sequence.token_ids) + len(path))
             return found
 
-        return BestFirst(task, continuations).grow()
-
-    def _coupled(self, found: Continuations, sequence: DraftSequence, at: int) -> Continuations:
-        """Ranked with the target's own noise at the children's position."""
-        token_ids = np.array(found.token_ids, np.int32)
-        noise = gumbel(sequence.params.seed, at, token_ids)
-        scores = np.array(found.log_probs) + self._drafter.coupling * noise
-        weights = np.exp(scores - scores.max())
-        order = np.argsort(-weights, kind="stable")
-        log_probs = np.log(np.maximum(weights[order] / weights.sum(), 1e-30))
-        return Continuations(token_ids[order].tolist(), log_probs.tolist(), found.entropy)
+        return continuations
 
 
 def drafted_by(laws: BlockConditionals | None) -> Callable[[list[int]], Drafted]:

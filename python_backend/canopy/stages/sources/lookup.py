@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from canopy.config import DrafterConfig
 from canopy.stages.sources.best_first import BestFirst, Continuations
+from canopy.stages.sources.coupling import coupled
 from canopy.stages.sources.learning import LearningTable
 from canopy.stages.sources.ngram_store import NgramStore
 from canopy.stages.sources.source import DraftSequence, DraftTask
@@ -32,15 +34,18 @@ class LookupSource:
         max_match: int,
         store: NgramStore | None = None,
         learning: LearningTable | None = None,
+        coupling: float = DrafterConfig.coupling,
     ) -> None:
         """min_match, max_match: shortest and longest suffix; LONGEST_MATCH at most.
 
-        learning: takes up finished answers, and stands for the store's table.
+        learning: takes up finished answers, and stands for the store's table. coupling: see
+        canopy.stages.sources.coupling.
         """
         self._min_match = min_match
         self._max_match = max_match
         self._store = store or NgramStore.empty()
         self._learning = learning
+        self._coupling = coupling
         self._joint_weights = np.zeros(0)
         self._indexes: dict[int, SuffixIndex] = {}
 
@@ -61,7 +66,8 @@ class LookupSource:
         self._continuations(index, [], _NOTHING)
 
     def _propose(self, task: DraftTask) -> Proposal:
-        return BestFirst(task, self.continuations_of(task.sequence)).grow()
+        known = self.continuations_of(task.sequence)
+        return BestFirst(task, coupled(known, task.sequence, self._coupling)).grow()
 
     def join(self, weights: np.ndarray) -> None:
         """What candidates are worth where a model has some too, float64 [features]."""
