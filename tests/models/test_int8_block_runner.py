@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numba import njit
-from training.drafter_corpus import make_drafter
+from training.drafter_corpus import block_inputs, make_drafter
 
 from canopy.models.block_runner import BlockInputs, TorchBlockRunner
 from canopy.models.block_running import runner_for
@@ -23,20 +23,6 @@ def drafter(tiny_folder):
         for part in (drafter.inject, drafter.copy, drafter.match_lengths, drafter.markov_row):
             part.weight.normal_(std=0.1)
     return drafter.eval()
-
-
-def inputs_of(config, key_values, vectors, batch, length, seed=0) -> BlockInputs:
-    generator = np.random.default_rng(seed)
-    lengths = generator.integers(1, length + 1, batch)
-    return BlockInputs(
-        generator.normal(size=(batch, config.hidden_size)).astype(np.float32),
-        vectors.reshape(batch, length, -1)[np.arange(batch), lengths - 1],
-        lengths,
-        key_values.reshape(batch, length, *key_values.shape[1:]),
-        lengths,
-        generator.normal(size=(batch, config.block_size, config.hidden_size)).astype(np.float32),
-        np.arange(batch) % 3,
-    )
 
 
 def encoded(runner, config, batch, length):
@@ -60,7 +46,7 @@ def test_passes_equal_the_network_but_for_what_int8_rounds(drafter, batch, lengt
     ):
         assert found.shape == expected.shape
         assert deviation(found, expected) < 0.02
-    inputs = inputs_of(drafter.config, key_values, vectors, batch, length)
+    inputs = block_inputs(drafter.config, vectors, key_values, batch, length)
     for found, expected in zip(kernels.propose(inputs), network.propose(inputs), strict=True):
         assert found.shape == expected.shape
         assert deviation(found, expected) < 0.03
@@ -70,7 +56,7 @@ def test_padding_company_and_threads_do_not_change_a_bit(drafter):
     one, two = Int8BlockRunner(drafter, 1), Int8BlockRunner(drafter, 2)
     vectors, key_values = encoded(one, drafter.config, 3, 17)
     np.testing.assert_array_equal(encoded(two, drafter.config, 3, 17)[1], key_values)
-    inputs = inputs_of(drafter.config, key_values, vectors, 3, 17)
+    inputs = block_inputs(drafter.config, vectors, key_values, 3, 17)
     together = [part.copy() for part in one.propose(inputs)]
     for part, other in zip(two.propose(inputs), together, strict=True):
         np.testing.assert_array_equal(part, other)

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from canopy.models.block_drafter import BlockDrafter
+from canopy.models.block_drafter import BlockDrafter, BlockDrafterConfig
 from canopy.models.block_drafter_files import drafter_config, new_drafter
+from canopy.models.block_runner import BlockInputs
 from canopy_training.corpus import Answer, Corpus, Manifest, write_shard
 
 VOCABULARY = 257
@@ -65,3 +66,20 @@ def make_drafter(target_folder: Path, seed: int = 0, dropout: float = 0.0) -> Bl
     config = replace(config, block_size=BLOCK_SIZE)
     scales = torch.ones(len(TAPS))
     return new_drafter(target_folder, config, torch.from_numpy(DRAFT_IDS), scales, dropout)
+
+
+def block_inputs(
+    config: BlockDrafterConfig, vectors: np.ndarray, key_values: np.ndarray, batch: int, length: int
+) -> BlockInputs:
+    """Anchors at random places of contexts of `length` positions, a third without a match."""
+    generator = np.random.default_rng(0)
+    lengths = generator.integers(1, length + 1, batch)
+    return BlockInputs(
+        generator.normal(size=(batch, config.hidden_size)).astype(np.float32),
+        vectors.reshape(batch, length, -1)[np.arange(batch), lengths - 1],
+        lengths,
+        key_values.reshape(batch, length, *key_values.shape[1:]),
+        lengths,
+        generator.normal(size=(batch, config.block_size, config.hidden_size)).astype(np.float32),
+        np.arange(batch) % 3,
+    )

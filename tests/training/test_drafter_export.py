@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from training.drafter_corpus import make_drafter
+from training.drafter_corpus import block_inputs, make_drafter
 
 from canopy.errors import InvalidDeployment
 from canopy.models.block_drafter_files import save_drafter
@@ -36,21 +36,11 @@ def exported(drafter, tmp_path_factory):
     return folder
 
 
-def inputs_of(runner, config, batch, length, seed=0) -> BlockInputs:
-    generator = np.random.default_rng(seed)
+def inputs_of(runner, config, batch, length) -> BlockInputs:
+    generator = np.random.default_rng(0)
     features = generator.normal(size=(batch * length, config.feature_size)).astype(np.float16)
-    positions = np.tile(np.arange(length), batch)
-    vectors, key_values = runner.encode(features, positions)
-    lengths = generator.integers(1, length + 1, batch)
-    return BlockInputs(
-        generator.normal(size=(batch, config.hidden_size)).astype(np.float32),
-        vectors.reshape(batch, length, -1)[np.arange(batch), lengths - 1],
-        lengths,
-        key_values.reshape(batch, length, *key_values.shape[1:]),
-        lengths,
-        generator.normal(size=(batch, config.block_size, config.hidden_size)).astype(np.float32),
-        np.arange(batch) % 3,
-    )
+    vectors, key_values = runner.encode(features, np.tile(np.arange(length), batch))
+    return block_inputs(config, vectors, key_values, batch, length)
 
 
 @pytest.mark.parametrize(("batch", "length"), BATCHES)

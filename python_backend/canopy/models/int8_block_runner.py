@@ -11,6 +11,7 @@ from torch import nn
 
 from canopy.models.block_drafter import BlockDrafter, BlockLayer
 from canopy.models.block_runner import BlockInputs, BlockRows
+from canopy.models.int8_weights import shape_of
 from canopy_kernels import aligned
 from canopy_kernels.int8_block import (
     Block,
@@ -27,7 +28,6 @@ from canopy_kernels.int8_block_buffers import (
     encode_buffers,
 )
 from canopy_kernels.int8_gemm import quantise_weight
-from canopy_kernels.int8_layers import Shape
 from canopy_kernels.int8_layout import pad_outputs
 from canopy_kernels.int8_phases import Linears
 from canopy_kernels.worker_team import WorkerTeam
@@ -45,13 +45,7 @@ class Int8BlockRunner:
         self._tap_scales = np.repeat(drafter.tap_scales.numpy(), config.hidden_size)
         self._context_weights = _context_weights(drafter)
         self._block_weights = _block_weights(drafter)
-        self._shape = Shape(
-            config.num_heads,
-            config.num_kv_heads,
-            config.head_dim,
-            config.intermediate_size,
-            np.float32(config.rms_norm_eps),
-        )
+        self._shape = shape_of(config)
         self._sizes = BlockSizes(
             config.block_size,
             config.hidden_size,

@@ -11,10 +11,11 @@ import torch.nn.functional as F  # noqa: N812
 
 from canopy.cache.int8_kv_cache import Int8KVCache
 from canopy.models.config import ModelConfig
+from canopy.models.int8_weights import shape_of
 from canopy.models.layers import RopeTable
 from canopy.models.step import HiddenTaps, Segment, StepBatch, assemble_step
 from canopy_kernels.int8_cache import GROUP
-from canopy_kernels.int8_layers import Shape, Step, Weights, decode_step, workspace
+from canopy_kernels.int8_layers import Step, Weights, decode_step, workspace
 from canopy_kernels.tree_attention import PagedRows
 from canopy_kernels.worker_team import WorkerTeam
 
@@ -31,13 +32,7 @@ class Int8Decoder:
         self._team = WorkerTeam(num_threads)
         rope = RopeTable.of(config, torch.float32, "cpu")
         self._cosines, self._sines = rope.cosines.numpy(), rope.sines.numpy()
-        self._shape = Shape(
-            config.num_heads,
-            config.num_kv_heads,
-            config.head_dim,
-            config.intermediate_size,
-            np.float32(config.rms_norm_eps),
-        )
+        self._shape = shape_of(config)
         self._workspace = workspace(weights, self._shape, num_threads)
 
     def warm_up(self) -> None:

@@ -19,11 +19,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from canopy.models.block_drafter import BlockDrafterConfig
 from canopy.models.config import ModelConfig
 from canopy.models.weights import load_weights
 from canopy_kernels import aligned
 from canopy_kernels.int8_gemm import quantise_weight
-from canopy_kernels.int8_layers import Weights
+from canopy_kernels.int8_layers import Shape, Weights
 from canopy_kernels.int8_layout import pad_outputs
 from canopy_kernels.int8_phases import Linears
 
@@ -51,6 +52,17 @@ def load_int8_weights(folder: str | Path, config: ModelConfig) -> tuple[torch.Te
             logger.warning("cannot keep the int8 weights of %s: %s", folder, error)
             return embedding, weights
     return embedding, _read(kept)
+
+
+def shape_of(config: ModelConfig | BlockDrafterConfig) -> Shape:
+    """What the kernels must know of a network beside its weights."""
+    return Shape(
+        config.num_heads,
+        config.num_kv_heads,
+        config.head_dim,
+        config.intermediate_size,
+        np.float32(config.rms_norm_eps),
+    )
 
 
 def convert(stored: dict[str, torch.Tensor], config: ModelConfig) -> Weights:
