@@ -58,7 +58,7 @@ def page(shared_server) -> str:
 
     before = settled(shared_server)["canopy_request_seconds_count"]
     for prompt in ("abcabcabc", "hello"):
-        assert ask(shared_server.grpc_url, prompt, max_tokens=24, **DRAFTED).error is None
+        assert ask(shared_server.grpc_url, prompt, max_tokens=96, **DRAFTED).error is None
     assert wait_until(lambda: num_told() == before + 2)
     assert shared_server.cache_is_free()
     with urllib.request.urlopen(shared_server.metrics_url, timeout=10) as response:
