@@ -13,8 +13,8 @@ from numba import njit
 
 from canopy_kernels.exponential import exp2
 from canopy_kernels.fixed_sums import dot, total
+from canopy_kernels.int8_rows import LOG2_E
 
-_LOG2_E = np.float32(1.4426950408889634)
 _LN2 = 0.6931471805599453
 _BINS = 512
 _LAST_BIN = np.float32(_BINS - 1)
@@ -37,7 +37,7 @@ def candidates(logits, temperature, num, wanted):  # type: ignore[no-untyped-def
     if wanted >= 0 and bins[wanted] >= last:
         bins[wanted] = -1
         left -= 1
-    weights, factor = np.empty(len(logits), np.float32), _LOG2_E / np.float32(temperature)
+    weights, factor = np.empty(len(logits), np.float32), LOG2_E / np.float32(temperature)
     for column in range(len(logits)):
         weights[column] = exp2((logits[column] - top) * factor)
     columns, found = np.empty(num, np.int32), 0
@@ -83,7 +83,7 @@ def best_of(scores, tail, num):  # type: ignore[no-untyped-def]
     top = scores.max()
     mass, moment = 0.0, 0.0
     for score in scores:
-        weight = np.float64(exp2((score - top) * _LOG2_E))
+        weight = np.float64(exp2((score - top) * LOG2_E))
         mass += weight
         moment += weight * (score - top)
     rest = np.exp(min(tail - top, 80.0))
