@@ -2,8 +2,9 @@
 
 import re
 import time
-import urllib.request
 from dataclasses import dataclass
+
+from canopy.serve.addresses import open_directly
 
 _SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -46,7 +47,7 @@ def parse_metrics(text: str) -> Scrape:
 
 def scrape(metrics_url: str) -> Scrape:
     """Read the page now. Raises OSError when nobody answers within five seconds."""
-    with urllib.request.urlopen(metrics_url, timeout=5.0) as response:
+    with open_directly(metrics_url, timeout=5.0) as response:
         return parse_metrics(response.read().decode("utf-8"))
 
 

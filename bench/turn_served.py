@@ -28,6 +28,7 @@ from bench.server_metrics import Scrape, scrape_idle
 from bench.turn_plan import Plan, turn_texts
 from canopy.config import Deployment
 from canopy.engine.metrics import STAGES
+from canopy.serve.addresses import open_directly
 from canopy.serve.process import ServerProcess
 from canopy.serve.runtime import with_free_ports
 
@@ -121,7 +122,7 @@ def _answer_all(server: ServerProcess, bodies: Sequence[bytes]) -> None:
     def answer(body: bytes) -> None:
         url = f"{server.http_url}/v2/models/canopy/generate_stream"
         request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
+        with open_directly(request, timeout=_TIMEOUT_S) as response:
             response.read()
 
     with ThreadPoolExecutor(len(bodies)) as pool:

@@ -27,11 +27,17 @@ def parse_address(url: str) -> Address:
     """
     scheme, separator, _ = url.partition("://")
     if not separator:
-        return Address("grpc", url, False)
+        return Address("grpc", _checked(url), False)
     if scheme not in _SCHEMES:
         raise ValueError(f"{url}: an address starts with {', '.join(_SCHEMES)}, or is host:port")
     parts = urlsplit(url)
     if not parts.netloc or parts.path.strip("/") or parts.query:
         raise ValueError(f"{url}: after {scheme}:// comes host:port and nothing else")
     protocol, is_encrypted = _SCHEMES[scheme]
-    return Address(protocol, parts.netloc, is_encrypted)
+    return Address(protocol, _checked(parts.netloc), is_encrypted)
+
+
+def _checked(target: str) -> str:
+    if target.count(":") > 1 and "[" not in target:
+        raise ValueError(f"{target}: an IPv6 address stands in brackets, as in [::1]:8001")
+    return target

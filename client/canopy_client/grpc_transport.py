@@ -17,6 +17,11 @@ MAX_MESSAGE_BYTES = (1 << 31) - 1
 CHANNEL_OPTIONS = [
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.enable_http_proxy", 0),  # as over HTTP: a proxy of the environment knows no such server
+    # After an outage the library would wait up to two minutes before it tries again.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.min_reconnect_backoff_ms", 1000),  # also how long one attempt to connect may take
 ]
 
 

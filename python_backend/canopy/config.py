@@ -30,9 +30,7 @@ POLICIES = (
 )
 ACCEPTANCE_MODES = ("greedy", "coupled", "rejection", "traversal", "target_only")
 DEFAULT_MODEL = "smollm2-135m-instruct"
-DEFAULT_DRAFTER = (
-    "default"  # the drafter of the source that comes with Canopy, for the default model
-)
+DEFAULT_DRAFTER = "default"  # what comes with Canopy for the source, made for the default model
 DEFAULT_NGRAMS = "default"  # the store that comes with Canopy, where the vocabulary is its own
 LONGEST_MATCH = 8
 MAX_GRAPH_ROWS = 1024
@@ -231,6 +229,10 @@ class ServerConfig:
     shared_memory_mb: int = 64  # first size of each model's shared-memory region
 
     def __post_init__(self) -> None:
+        _require(
+            bool(self.host) and not set("[]/ ") & set(self.host),
+            f"server.host is a name or an address without brackets and port, not {self.host!r}",
+        )
         ports = (self.http_port, self.grpc_port, self.metrics_port)
         _require(all(0 < port < 65536 for port in ports), "server ports must be in 1..65535")
         _require(len(set(ports)) == 3, "server ports must differ from each other")

@@ -5,7 +5,8 @@
     ├── Unavailable      the server cannot take it now: retry later               unavailable
     ├── Cancelled        the client gave up or the deadline passed                cancelled
     ├── StageFailed      a pipeline stage died or answered with an error          internal
-    └── InvalidDeployment  the deployment file or a model folder is wrong         invalid_deployment
+    ├── InvalidDeployment  the deployment file or a model folder is wrong         invalid_deployment
+    └── CannotStart      the server cannot start, or stopped while it did         cannot_start
 
 The Triton server drops the status code of a decoupled response, so `str(error)` starts with
 `[code] `, and clients read it back from there.
@@ -51,3 +52,9 @@ class InvalidDeployment(CanopyError):
     """The deployment file, or a model folder that it names, cannot be used."""
 
     code = "invalid_deployment"
+
+
+class CannotStart(CanopyError):
+    """The server cannot start, or stopped while it did; the text says what to do."""
+
+    code = "cannot_start"

@@ -11,6 +11,7 @@ from tritonclient.grpc import service_pb2
 from tritonclient.utils import serialize_byte_tensor
 
 from canopy_client import Cancelled, InvalidRequest, ServerFailure, Unavailable
+from canopy_client.address import parse_address
 from canopy_client.answer import join_chunks
 from canopy_client.errors import error_from_text
 from canopy_client.grpc_wire import StreamReader, read_chunk, to_message
@@ -136,3 +137,10 @@ def test_events_are_read_however_the_bytes_are_cut(pieces, size):
     assert [chunk.text for chunk in chunks] == [*pieces, ""]
     assert [chunk.is_last for chunk in chunks] == [False] * len(pieces) + [True]
     assert reader.end() is None
+
+
+@pytest.mark.parametrize("url", ["::1:8001", "http://::1:8000"])
+def test_an_ipv6_address_without_brackets_is_told_to_take_some(url):
+    with pytest.raises(ValueError, match="brackets"):
+        parse_address(url)
+    assert parse_address("[::1]:8001").target == "[::1]:8001"

@@ -34,6 +34,8 @@ def test_whole_numbers_pass_for_floats():
         ("[server]\nhttp_port = 8001\n", "ports must differ"),
         ("[drafter]\nsource = 'autoregressive'\n", "drafter.model is the folder"),
         ("[target]\ntensor_parallel_size = 2\n", '"int8" runs on one rank: choose "bfloat16"'),
+        ("[server]\nhost = '[::1]'\n", "without brackets"),
+        ("[server]\nhost = ''\n", "server.host"),
         ("[target]\nrendezvous = 'a:1'\n", "for tensor_parallel_size = 2 or more"),
         ("[target]\nmax_graph_rows = 2000\n", r"max_graph_rows must be in 0..1024"),
         ("[target]\nshape_invariant = true\n", 'on the CPU dtype = "int8" is so'),

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -14,10 +15,10 @@ from image_layout import image_folder
 from toy_service import write_toy_repository
 
 from canopy.config import Deployment
-from canopy.serve.probe import Health, probe
+from canopy.errors import CannotStart
+from canopy.serve.probe import Health, probe, read_metrics
 from canopy.serve.process import ServerProcess
 from canopy.serve.runtime import (
-    CannotStart,
     require_free_ports,
     shared_memory_prefix,
     with_free_ports,
@@ -32,6 +33,7 @@ import sys
 from pathlib import Path
 from rich.console import Console
 from canopy.config import load_deployment
+from canopy.errors import CannotStart
 from canopy.serve.process import ServerProcess
 from canopy.serve.supervisor import Supervisor
 
@@ -80,6 +82,33 @@ def test_a_server_answers_drains_and_leaves_nothing(tmp_path):
         assert refusal.health is Health.ALIVE
         assert "[unavailable]" in refusal.reason
     assert_nothing_is_left(deployment.server, group)
+
+
+def has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+IPV6 = pytest.param("::1", marks=pytest.mark.skipif(not has_ipv6(), reason="no IPv6 here"))
+
+
+@pytest.mark.parametrize("host", ["localhost", IPV6])
+def test_a_server_is_reached_by_any_host_and_past_a_proxy(tmp_path, monkeypatch, host):
+    for name in ("http_proxy", "HTTP_PROXY", "grpc_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    for name in ("no_proxy", "NO_PROXY", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    deployment = Deployment()
+    deployment = replace(deployment, server=replace(deployment.server, host=host))
+    repository = write_toy_repository(tmp_path / "models")
+    with ServerProcess(with_free_ports(deployment), tmp_path / "run", repository) as process:
+        assert read_metrics(process.server)
+        for url in (process.grpc_url, process.http_url):
+            with Client(url) as client:
+                assert client.health().server_version
 
 
 def test_a_server_of_ones_own_serves(tmp_path):

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from image_layout import image_folder
 
 from canopy.config import Deployment, ServerConfig, TargetConfig, load_deployment
+from canopy.errors import CannotStart
 from canopy.serve.runtime import (
-    CannotStart,
     clean_shared_memory,
     make_backend_directory,
     region_bytes,

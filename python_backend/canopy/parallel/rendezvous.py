@@ -12,12 +12,14 @@ authenticated, so ranks on other machines belong on a network of their own.
 import fcntl
 import json
 import os
+import re
 import socket
 import struct
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
@@ -32,6 +34,7 @@ JOIN_TIMEOUT_S = 60.0
 POLL_S = 0.02
 LOOPBACK = "127.0.0.1"
 _SIOCGIFADDR = 0x8915
+_IPV6_INTERFACES = Path("/proc/net/if_inet6")
 
 
 @dataclass(frozen=True)
@@ -43,11 +46,11 @@ class Address:
 
     @staticmethod
     def parse(text: str) -> "Address":
-        """Of host:port. Raises InvalidDeployment."""
-        host, colon, port = text.rpartition(":")
-        if not (colon and host and port.isdigit() and int(port) < 65536):
-            raise InvalidDeployment(f"a rendezvous is host:port, not {text!r}")
-        return Address(host, int(port))
+        """Of host:port, an IPv6 address in brackets. Raises InvalidDeployment."""
+        match = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^][:]+)):(\d{1,5})", text)
+        if not match or int(match[3]) > 65535:
+            raise InvalidDeployment(f"a rendezvous is host:port or [IPv6]:port, not {text!r}")
+        return Address(match[1] or match[2], int(match[3]))
 
 
 def host_store(address: Address) -> dist.TCPStore:
@@ -149,16 +152,30 @@ def connect(
 
 
 def _interface_towards(host: str) -> str | None:
-    """The network interface whose IPv4 address this machine uses to speak to a host."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((host, 9))  # sends nothing
-        mine = probe.getsockname()[0]
-        for _, name in socket.if_nameindex():
-            request = struct.pack("256s", name.encode()[:15])
-            try:
-                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
-            except OSError:
-                continue  # it has no address
-            if socket.inet_ntoa(answer[20:24]) == mine:
-                return name
-    return None
+    """The network interface whose address this machine uses to speak to a host."""
+    family, *_, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(address)  # sends nothing
+        mine = socket.inet_pton(family, probe.getsockname()[0])
+        names = [name for _, name in socket.if_nameindex()]
+        if family == socket.AF_INET6:
+            known = _ipv6_addresses()
+            return next((name for name in names if mine in known.get(name, ())), None)
+        return next((name for name in names if _ipv4_address(probe, name) == mine), None)
+
+
+def _ipv4_address(probe: socket.socket, interface: str) -> bytes | None:
+    request = struct.pack("256s", interface.encode()[:15])
+    try:
+        return fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)[20:24]
+    except OSError:
+        return None
+
+
+def _ipv6_addresses() -> dict[str, set[bytes]]:
+    """By interface."""
+    found: dict[str, set[bytes]] = {}
+    for line in _IPV6_INTERFACES.read_text(encoding="utf-8").splitlines():
+        address, *_, name = line.split()
+        found.setdefault(name, set()).add(bytes.fromhex(address))
+    return found

@@ -11,6 +11,7 @@ from enum import Enum
 from http.client import HTTPException
 
 from canopy.config import ServerConfig
+from canopy.serve.addresses import http_url, metrics_url, open_directly
 
 PROBE = {
     "text_input": "a",
@@ -61,9 +62,8 @@ def start_draining(server: ServerConfig, timeout_s: float) -> bool:
 
 def read_metrics(server: ServerConfig, timeout_s: float = 2.0) -> dict[str, float]:
     """Our own metric families by name with labels; empty when the server is not there."""
-    url = f"http://{server.host}:{server.metrics_port}/metrics"
     try:
-        with urllib.request.urlopen(url, timeout=timeout_s) as response:
+        with open_directly(metrics_url(server), timeout=timeout_s) as response:
             lines = response.read().decode("utf-8").splitlines()
     except (OSError, HTTPException):
         return {}
@@ -72,11 +72,11 @@ def read_metrics(server: ServerConfig, timeout_s: float = 2.0) -> dict[str, floa
 
 
 def _post(server: ServerConfig, body: dict[str, str], timeout_s: float) -> tuple[int, str]:
-    url = f"http://{server.host}:{server.http_port}/v2/models/canopy/generate"
+    url = f"{http_url(server)}/v2/models/canopy/generate"
     data = json.dumps(body).encode("utf-8")
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
     try:
-        with urllib.request.urlopen(request, timeout=timeout_s) as response:
+        with open_directly(request, timeout=timeout_s) as response:
             return response.status, response.read().decode("utf-8", "replace")
     except urllib.error.HTTPError as error:
         with error:

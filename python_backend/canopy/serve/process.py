@@ -9,11 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from canopy.config import Deployment
+from canopy.errors import CannotStart
+from canopy.serve import addresses
 from canopy.serve.models import canopy_home
 from canopy.serve.probe import Health, probe, read_metrics, start_draining
 from canopy.serve.runtime import (
     MODEL_REPOSITORY,
-    CannotStart,
     clean_shared_memory,
     make_backend_directory,
     require_free_ports,
@@ -49,17 +50,17 @@ class ServerProcess:
     @property
     def grpc_url(self) -> str:
         """host:port"""
-        return f"{self.server.host}:{self.server.grpc_port}"
+        return addresses.grpc_url(self.server)
 
     @property
     def http_url(self) -> str:
         """http://host:port"""
-        return f"http://{self.server.host}:{self.server.http_port}"
+        return addresses.http_url(self.server)
 
     @property
     def metrics_url(self) -> str:
         """The address of the Prometheus text."""
-        return f"http://{self.server.host}:{self.server.metrics_port}/metrics"
+        return addresses.metrics_url(self.server)
 
     @property
     def log_path(self) -> Path:

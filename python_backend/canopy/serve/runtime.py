@@ -21,7 +21,8 @@ from canopy.config import (
     ServerConfig,
     deployment_as_tables,
 )
-from canopy.errors import CanopyError
+from canopy.errors import CannotStart
+from canopy.serve.addresses import as_option, bindable, url_host
 
 SHARED_MEMORY = Path("/dev/shm")
 MIN_REGION_BYTES = 1 << 20  # the backend asks for no less
@@ -37,12 +38,6 @@ THREAD_VARIABLES = {
     "KMP_BLOCKTIME": "0",
     "TOKENIZERS_PARALLELISM": "false",
 }
-
-
-class CannotStart(CanopyError):
-    """The server cannot start, or stopped while it did; the text says what to do."""
-
-    code = "cannot_start"
 
 
 def server_folder(server: ServerConfig) -> Path:
@@ -116,7 +111,8 @@ def server_environment(deployment_path: Path) -> dict[str, str]:
 def server_command(server: ServerConfig, repository: Path, backends: Path) -> list[str]:
     """The command line of the server in explicit mode, with all models of the repository."""
     models = sorted(config.parent.name for config in repository.glob("*/config.pbtxt"))
-    addresses = {"http": server.http_port, "grpc": server.grpc_port, "metrics": server.metrics_port}
+    ports = {"http": server.http_port, "grpc": server.grpc_port, "metrics": server.metrics_port}
+    address = bindable(server)[1]
     free_bytes = shutil.disk_usage(SHARED_MEMORY).free
     size = region_bytes(server.shared_memory_mb << 20, len(models), free_bytes)
     backend = {
@@ -130,8 +126,8 @@ def server_command(server: ServerConfig, repository: Path, backends: Path) -> li
         f"--backend-directory={backends}",
         "--model-control-mode=explicit",
         *(f"--load-model={name}" for name in models),
-        *(f"--{name}-address={server.host}" for name in addresses),
-        *(f"--{name}-port={port}" for name, port in addresses.items()),
+        *(f"--{name}-address={as_option(name, address)}" for name in ports),
+        *(f"--{name}-port={port}" for name, port in ports.items()),
         *(f"--backend-config=python,{key}={value}" for key, value in backend.items()),
         "--disable-auto-complete-config",  # costs every model a second process, which starts first
         "--exit-timeout-secs=5",
@@ -170,22 +166,24 @@ def _toml(value: Any) -> str:
 
 def require_free_ports(server: ServerConfig) -> None:
     """Raises CannotStart naming the port that is taken."""
+    family, address = bindable(server)
     for name in ("http_port", "grpc_port", "metrics_port"):
         port = getattr(server, name)
-        with socket.socket() as listener:
+        with socket.socket(family) as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                listener.bind((server.host, port))
+                listener.bind((address, port))
             except OSError as error:
                 raise CannotStart(
-                    f"{server.host}:{port} cannot be used ({error.strerror}): stop what listens "
-                    f"there, or set server.{name} in the deployment"
+                    f"{url_host(server)}:{port} cannot be used ({error.strerror}): stop what "
+                    f"listens there, or set server.{name} in the deployment"
                 ) from error
 
 
 def with_free_ports(deployment: Deployment) -> Deployment:
     """The same deployment on three ports that are free now."""
-    listeners = [socket.create_server((deployment.server.host, 0)) for _ in range(3)]
+    family, address = bindable(deployment.server)
+    listeners = [socket.create_server((address, 0), family=family) for _ in range(3)]
     http, grpc, metrics = (listener.getsockname()[1] for listener in listeners)
     for listener in listeners:
         listener.close()

@@ -5,9 +5,9 @@ import time
 
 from rich.console import Console
 
+from canopy.errors import CannotStart
 from canopy.serve.probe import Health, probe, read_metrics
 from canopy.serve.process import ServerProcess
-from canopy.serve.runtime import CannotStart
 
 PROBE_INTERVAL_S = 5.0
 PROBE_TIMEOUT_S = 20.0

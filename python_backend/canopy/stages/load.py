@@ -3,11 +3,11 @@
 import logging
 import threading
 import time
-import urllib.request
 from dataclasses import dataclass
 
 from canopy.config import ServerConfig
 from canopy.policy.load import LoadState, ServerLoad, parse_load
+from canopy.serve.addresses import metrics_url, open_directly
 
 logger = logging.getLogger(__name__)
 
@@ -33,11 +33,8 @@ class LoadMonitor:
     """Polls until `close`. Nothing that the endpoint does reaches the reader as an error."""
 
     def __init__(self, server: ServerConfig, interval_s: float = INTERVAL_S) -> None:
-        host = f"[{server.host}]" if ":" in server.host else server.host
-        self._url = f"http://{host}:{server.metrics_port}/metrics"
+        self._url = metrics_url(server)
         self._interval_s = interval_s
-        # The page is this machine's own: no proxy of the environment stands before it.
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         self._last: tuple[ServerLoad, float] | None = None  # with the time of its reading
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="canopy-load", daemon=True)
@@ -70,7 +67,7 @@ class LoadMonitor:
                 has_failed = True
 
     def _poll(self) -> None:
-        with self._opener.open(self._url, timeout=TIMEOUT_S) as response:
+        with open_directly(self._url, timeout=TIMEOUT_S) as response:
             load = parse_load(response.read(_MOST_BYTES).decode("utf-8"))
         earlier = self._last[0] if self._last else load
         self._last = load.after(earlier), time.monotonic()

@@ -10,6 +10,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from canopy.config import ServerConfig
 from canopy.errors import StageFailed
+from canopy.serve.addresses import grpc_url
 
 _UNLOAD_TIMEOUT_S = 10.0
 _LOAD_TIMEOUT_S = 600.0  # a large target comes from a slow disk
@@ -21,8 +22,7 @@ def restart_stage(server: ServerConfig, model_name: str) -> None:
 
     The server never restarts a dead model process by itself. Raises StageFailed.
     """
-    address = f"{server.host}:{server.grpc_port}"
-    with grpc.insecure_channel(address, options=_OPTIONS) as channel:
+    with grpc.insecure_channel(grpc_url(server), options=_OPTIONS) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         unload = service_pb2.RepositoryModelUnloadRequest(model_name=model_name)
         load = service_pb2.RepositoryModelLoadRequest(model_name=model_name)
