@@ -1,12 +1,13 @@
 """The machine that a result was measured on, without anything that names its owner or folders."""
 
-import os
 import platform
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from canopy.cpus import usable_cpus
 
 _PACKAGES = ("canopy-serving", "torch", "triton", "numpy", "numba", "nvidia-pytriton")
 
@@ -15,7 +16,7 @@ def describe_machine() -> dict[str, Any]:
     """CPU and GPU model, usable cores, memory and versions."""
     return {
         "cpu": _first_value("/proc/cpuinfo", "model name") or platform.machine(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": usable_cpus(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
         "memory": _first_value("/proc/meminfo", "MemTotal") or "unknown",
         "system": f"{platform.system()} {platform.release()}",

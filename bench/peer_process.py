@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from bench.peer_arm import CannotRun
+from canopy.cpus import usable_cpus
 from canopy.serve.runtime import THREAD_VARIABLES
 
 START_TIMEOUT_S = 300.0
@@ -95,4 +96,4 @@ def peer_environment() -> dict[str, str]:
 
 def all_cores() -> int:
     """Threads of every peer."""
-    return len(os.sched_getaffinity(0))
+    return usable_cpus()

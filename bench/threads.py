@@ -8,7 +8,6 @@ load goes to one and then to the other, in changing order, and a ratio is paired
 """
 
 import argparse
-import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -24,6 +23,7 @@ from bench.prompts import Prompt
 from bench.served_arms import Crowd, ServedArm, served, wait_until_idle
 from bench.server_metrics import scrape
 from canopy.config import Deployment, TreeConfig
+from canopy.cpus import usable_cpus
 from canopy.serve import runtime
 from canopy.serve.process import ServerProcess
 
@@ -48,7 +48,7 @@ Samples = dict[tuple[str, int], list[Sample]]  # by server and streams
 
 def free_threads() -> dict[str, str]:
     """The variables of runtime.THREAD_VARIABLES, all for the speed of a process alone."""
-    cores = str(len(os.sched_getaffinity(0)))
+    cores = str(usable_cpus())
     counts = {name: cores for name in runtime.THREAD_VARIABLES if name.endswith("_NUM_THREADS")}
     spinning = {"OMP_WAIT_POLICY": "active", "KMP_BLOCKTIME": "infinite"}
     return {**counts, **spinning, "TOKENIZERS_PARALLELISM": "true"}

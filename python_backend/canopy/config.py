@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from canopy.cpus import usable_cpus
 from canopy.errors import InvalidDeployment
 
 DEPLOYMENT_VARIABLE = "CANOPY_DEPLOYMENT"
@@ -52,7 +53,7 @@ class TargetConfig:
     model: str = DEFAULT_MODEL  # a name that `canopy fetch-model` knows, or a Hugging Face folder
     dtype: str = "int8"  # on a GPU: "bfloat16"
     device: str = "cpu"
-    num_threads: int = 0  # 0: all cores
+    num_threads: int = 0  # 0: all CPUs that affinity and quota allow
     max_graph_rows: int = 256  # cuda: rows of a step up to which it replays a CUDA graph; 0: never
     shape_invariant: bool = False  # cuda: logits of a node are the same in any tree and batch
     tensor_parallel_size: int = 1  # ranks that share the weights and the cache
@@ -66,7 +67,7 @@ class TargetConfig:
             self.device == "cpu" or self.dtype != "int8",
             'target.dtype = "int8" is for the CPU: choose "bfloat16" or "float32" on a GPU',
         )
-        _require(self.num_threads >= 0, "target.num_threads must be 0 (all cores) or more")
+        _require(self.num_threads >= 0, "target.num_threads must be 0 (all CPUs) or more")
         _require(
             0 <= self.max_graph_rows <= MAX_GRAPH_ROWS,
             f"target.max_graph_rows must be in 0..{MAX_GRAPH_ROWS}",
@@ -103,7 +104,7 @@ class DrafterConfig:
 
     source: str = "lookup"
     model: str = ""  # the folder of a drafter model, made for the target's vocabulary
-    num_threads: int = 0  # 0: all cores, which nobody else uses meanwhile
+    num_threads: int = 0  # 0: all CPUs, which nobody else uses meanwhile
     max_nodes: int = 64  # drafted nodes of one proposal, a superset of the tree that is verified
     num_candidates: int = 512  # of a block drafter's vocabulary, scored by its Markov head
     row_size: int = 32  # entries of a proposal row kept for the ratio rules (K)
@@ -115,7 +116,7 @@ class DrafterConfig:
 
     def __post_init__(self) -> None:
         _require_choice("drafter.source", self.source, SOURCES)
-        _require(self.num_threads >= 0, "drafter.num_threads must be 0 (all cores) or more")
+        _require(self.num_threads >= 0, "drafter.num_threads must be 0 (all CPUs) or more")
         _require(self.max_nodes >= 1, "drafter.max_nodes must be at least 1")
         _require(self.row_size >= 1, "drafter.row_size must be at least 1")
         _require(self.max_match <= LONGEST_MATCH, f"drafter.max_match is {LONGEST_MATCH} at most")
@@ -130,7 +131,7 @@ class DrafterConfig:
     @property
     def threads(self) -> int:
         """Of this machine's cores."""
-        return self.num_threads or len(os.sched_getaffinity(0))
+        return self.num_threads or usable_cpus()
 
     @property
     def reads_features(self) -> bool:

@@ -8,9 +8,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "python_backend" / "canopy"
 
-BASE = {"config", "errors", "sampling"}
+BASE = {"config", "cpus", "errors", "sampling"}
 ALLOWED = {
-    "config": {"errors"},
+    "config": {"cpus", "errors"},
+    "cpus": set(),
     "errors": set(),
     "sampling": set(),
     "tree": set(),

@@ -1,12 +1,12 @@
 """Rank 0's decoder and cache, inside the verifier, and how the target of a deployment is loaded."""
 
-import os
 from pathlib import Path
 
 import torch
 
 from canopy.cache.kv_cache import KVCache
 from canopy.config import TargetConfig
+from canopy.cpus import usable_cpus
 from canopy.models.config import ModelConfig
 from canopy.models.decoder import Decoder, load_decoder
 from canopy.models.float_decoder import FloatDecoder, build_float_decoder
@@ -84,7 +84,7 @@ def num_threads(target: TargetConfig) -> int:
     """Of each rank on this machine."""
     if target.num_threads:
         return target.num_threads
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cpus()
     return cores if target.rendezvous else max(1, cores // target.tensor_parallel_size)
 
 

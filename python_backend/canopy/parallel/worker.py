@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from canopy.cache.kv_cache import KVCache
 from canopy.config import TargetConfig
+from canopy.cpus import usable_cpus
 from canopy.errors import CanopyError, InvalidDeployment
 from canopy.models.config import ModelConfig
 from canopy.models.float_decoder import FloatDecoder
@@ -52,9 +53,7 @@ def serve_rank(arguments: argparse.Namespace) -> KVCache | None:
     address, rank, num_ranks = arguments.rendezvous, arguments.rank, arguments.num_ranks
     store = join_store(address)
     target = announced(store)
-    torch.set_num_threads(
-        arguments.num_threads or target.num_threads or len(os.sched_getaffinity(0))
-    )
+    torch.set_num_threads(arguments.num_threads or target.num_threads or usable_cpus())
     try:
         config, decoder = _load(arguments, target)
     except CanopyError as error:

@@ -3,13 +3,13 @@
 import hashlib
 import json
 import logging
-import os
 import platform
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import canopy_kernels
 from canopy.config import Deployment, TargetConfig
+from canopy.cpus import usable_cpus
 from canopy.errors import InvalidDeployment
 from canopy.policy.profile import Profile
 from canopy.serve.models import canopy_home, model_folder
@@ -77,7 +77,7 @@ def fingerprint(deployment: Deployment) -> dict[str, str]:
         "dtype": target.dtype,
         "device": _device_name(target),
         "machine": _processor_name(),
-        "cores": str(len(os.sched_getaffinity(0))),
+        "cores": str(usable_cpus()),
         "threads": _threads(target),
         "drafter": deployment.drafter.source,
         "ngrams": _store_digest(deployment.drafter.ngrams),
