@@ -25,6 +25,7 @@ from canopy_client.client import Client
 from canopy_client.errors import (
     Cancelled,
     ClientError,
+    ContextLengthExceeded,
     InvalidRequest,
     ServerFailure,
     TimedOut,
@@ -53,6 +54,7 @@ __all__ = [
     "Client",
     "ClientError",
     "Completion",
+    "ContextLengthExceeded",
     "Health",
     "InvalidRequest",
     "ModelInfo",

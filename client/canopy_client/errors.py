@@ -1,12 +1,14 @@
 """What can go wrong, by the code in front of the server's error text.
 
     ClientError
-    ├── InvalidRequest   change the request                    [invalid_argument]
-    │   └── UnknownModel the server has no model of that name
-    ├── Unavailable      full, draining or unreachable         [unavailable]
-    ├── Cancelled        by this client or by a deadline       [cancelled]
-    ├── TimedOut         no end within the client's time
-    └── ServerFailure    anything else
+    ├── InvalidRequest             change the request                  [invalid_argument]
+    │   ├── ContextLengthExceeded  the prompt is longer than the context
+    │   │                                                    [context_length_exceeded]
+    │   └── UnknownModel           the server has no model of that name
+    ├── Unavailable                full, draining or unreachable       [unavailable]
+    ├── Cancelled                  by this client or by a deadline     [cancelled]
+    ├── TimedOut                   no end within the client's time
+    └── ServerFailure              anything else
 
 The server drops the status code of a streamed error, so the code is read from the text.
 """
@@ -20,6 +22,10 @@ class ClientError(Exception):
 
 class InvalidRequest(ClientError):
     """The request can never succeed as it is."""
+
+
+class ContextLengthExceeded(InvalidRequest):
+    """The prompt has more tokens than the context holds."""
 
 
 class UnknownModel(InvalidRequest):
@@ -44,6 +50,7 @@ class ServerFailure(ClientError):
 
 _BY_CODE: dict[str, type[ClientError]] = {
     "invalid_argument": InvalidRequest,
+    "context_length_exceeded": ContextLengthExceeded,
     "unavailable": Unavailable,
     "cancelled": Cancelled,
 }

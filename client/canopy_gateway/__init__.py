@@ -10,7 +10,11 @@ network, and this process faces the clients. Imports go up this list:
     answers      the streams behind one request: admission, merging, cleaning up
     event_stream what goes out as server-sent events
     schema       what is accepted, and what it means for the server
+    messages     the turns of a chat
+    neutral      fields that ask for nothing, and fields that are ignored
     shapes       what is answered
+    json_text    JSON as it leaves
+    strict       JSON as it is read
     errors, settings
 """
 

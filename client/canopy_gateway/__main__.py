@@ -1,86 +1,53 @@
 """The command `canopy-gateway`: the gateway in the foreground."""
 
+import inspect
 import logging
-from dataclasses import replace
-from typing import Annotated
+from dataclasses import Field, fields
+from typing import Annotated, Any, get_type_hints
 
 import typer
 import uvicorn
 
-from canopy_client import Tls
 from canopy_gateway.app import create_app
 from canopy_gateway.settings import GatewaySettings
 
-DEFAULTS = GatewaySettings()
 GRACE_S = 30  # answers under way may finish this long after SIGTERM
+_TYPES = get_type_hints(GatewaySettings)
 
 
 def _option(name: str, text: str) -> typer.models.OptionInfo:
-    return typer.Option(f"--{name}", envvar=f"CANOPY_GATEWAY_{_upper(name)}", help=text)
+    environment = f"CANOPY_GATEWAY_{name.replace('-', '_').upper()}"
+    return typer.Option(f"--{name}", envvar=environment, help=text)
 
 
-def _upper(name: str) -> str:
-    return name.replace("-", "_").upper()
+def _parameter(setting: Field[Any]) -> inspect.Parameter:
+    """The option of a setting; a repeatable one is None where it was not given."""
+    option = _option(setting.metadata["option"], setting.metadata["help"])
+    is_list = _TYPES[setting.name] == tuple[str, ...]
+    return inspect.Parameter(
+        setting.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None if is_list else setting.default,
+        annotation=Annotated[list[str] | None if is_list else _TYPES[setting.name], option],
+    )
 
 
 Host = Annotated[str, _option("host", "Address to listen on.")]
 Port = Annotated[int, _option("port", "Port to listen on.")]
-Server = Annotated[
-    str, _option("server", "The Triton server: host:port (gRPC), grpcs://, http:// or https://.")
-]
-Model = Annotated[str, _option("model", "The model's name on the server.")]
-ServedNames = Annotated[
-    list[str] | None,
-    _option("served-name", "What clients call the model; repeatable. Default: as the server."),
-]
-ApiKeys = Annotated[
-    list[str] | None,
-    _option("api-key", "Ask for one of these; repeatable. Better in the environment."),
-]
-MaxBodyBytes = Annotated[int, _option("max-body-bytes", "Larger requests get 413.")]
-MaxPromptBytes = Annotated[int, _option("max-prompt-bytes", "Longer texts get 400.")]
-MaxConcurrent = Annotated[int, _option("max-concurrent", "Answers at once; beyond, 429.")]
-MaxChoices = Annotated[int, _option("max-choices", "Most answers of one request (n).")]
-RequestTimeout = Annotated[float, _option("request-timeout", "Seconds; a longer answer gets 504.")]
-CaFile = Annotated[
-    str | None, _option("ca-file", "PEM file of who signed the server's certificate.")
-]
 
 
-def run(
-    host: Host = "127.0.0.1",
-    port: Port = 8080,
-    server: Server = DEFAULTS.server_url,
-    model: Model = DEFAULTS.model,
-    served_name: ServedNames = None,
-    api_key: ApiKeys = None,
-    max_body_bytes: MaxBodyBytes = DEFAULTS.max_body_bytes,
-    max_prompt_bytes: MaxPromptBytes = DEFAULTS.max_prompt_bytes,
-    max_concurrent: MaxConcurrent = DEFAULTS.max_concurrent,
-    max_choices: MaxChoices = DEFAULTS.max_choices,
-    request_timeout: RequestTimeout = DEFAULTS.request_timeout_s,
-    ca_file: CaFile = None,
-) -> None:
+def run(host: Host = "127.0.0.1", port: Port = 8080, **given: Any) -> None:
     """Serve an OpenAI-compatible API in front of a Canopy server.
 
     Every option can also come from the environment, a list separated by spaces.
 
     Example: canopy-gateway --host 0.0.0.0 --port 8080 --server 127.0.0.1:8001
     """
-    settings = replace(
-        DEFAULTS,
-        server_url=server,
-        model=model,
-        served_names=_given(served_name),
-        api_keys=_given(api_key),
-        max_body_bytes=max_body_bytes,
-        max_prompt_bytes=max_prompt_bytes,
-        max_concurrent=max_concurrent,
-        max_choices=max_choices,
-        request_timeout_s=request_timeout,
-        tls=Tls(ca_file=ca_file),
-    )
-    _serve(settings, host, port)
+    lists = {name for name, kind in _TYPES.items() if kind == tuple[str, ...]}
+    values: dict[str, Any] = {
+        name: _given(value) if name in lists else value for name, value in given.items()
+    }
+    _serve(GatewaySettings(**values), host, port)
 
 
 def _given(values: list[str] | None) -> tuple[str, ...]:
@@ -102,6 +69,9 @@ def _serve(settings: GatewaySettings, host: str, port: int) -> None:
 
 def main() -> None:
     """The entry point."""
+    first = list(inspect.signature(run).parameters.values())[:2]
+    settings = [_parameter(setting) for setting in fields(GatewaySettings)]
+    run.__signature__ = inspect.Signature([*first, *settings])  # type: ignore[attr-defined]
     typer.run(run)
 
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
@@ -13,27 +14,31 @@ from canopy_gateway.errors import Refusal
 class Admission:
     """How many answers may be under way. Refuses at once: waiting is the client's business."""
 
-    def __init__(self, limit: int, retry_after_s: int) -> None:
-        self.limit = limit
-        self.num_running = 0
+    def __init__(self, limit: int, limit_per_key: int, retry_after_s: int) -> None:
+        self._limit = limit
+        self._limit_per_key = limit_per_key
         self._retry_after_s = retry_after_s
+        self._num_running: Counter[str] = Counter()  # by API key
 
-    def enter(self, count: int) -> Callable[[], None]:
+    def enter(self, count: int, key: str) -> Callable[[], None]:
         """Take `count` places; the result gives them back. Raises Refusal (429)."""
-        if self.num_running + count > self.limit:
+        self._check(self._num_running.total(), count, self._limit, "")
+        self._check(self._num_running[key], count, self._limit_per_key, " for this API key")
+        self._num_running[key] += count
+
+        def leave() -> None:
+            self._num_running[key] -= count
+
+        return leave
+
+    def _check(self, num_running: int, count: int, limit: int, scope: str) -> None:
+        if num_running + count > limit:
             raise Refusal(
                 429,
-                f"{self.num_running} answers are under way, at most {self.limit} at once: "
-                "retry later",
+                f"{num_running} answers are under way{scope}, at most {limit} at once: retry later",
                 "too_many_requests",
                 headers={"Retry-After": str(self._retry_after_s)},
             )
-        self.num_running += count
-
-        def leave() -> None:
-            self.num_running -= count
-
-        return leave
 
 
 def choice_seed(seed: int | None, index: int) -> int | None:
@@ -59,42 +64,64 @@ class Piece:
 
 
 class Answers:
-    """Streams that were opened; iterate once, and close in any case."""
+    """The streams of one request as one; close it in any case."""
 
-    def __init__(self, streams: Sequence[AsyncTextStream]) -> None:
-        self._streams = streams
+    def __init__(self) -> None:
+        self._streams: list[AsyncTextStream] = []
         self._stack = AsyncExitStack()
         self._events: asyncio.Queue[Piece | ClientError] = asyncio.Queue()
-        self._num_open = len(streams)
+        self._num_open = 0
         self._first: Piece | None = None
 
     @classmethod
     async def open(
-        cls, start: Sequence[Callable[[], AsyncTextStream]], admission: Admission
+        cls, starts: Sequence[Callable[[], AsyncTextStream]], leave: Callable[[], None]
     ) -> "Answers":
-        """Start every stream and wait for the first chunk of any.
-
-        So an error of the server still finds its HTTP status. Raises Refusal and ClientError.
-        """
-        leave = admission.enter(len(start))
-        answers = cls([])
+        """Start every stream; `leave` gives their places back."""
+        answers = cls()
         answers._stack.callback(leave)
         try:
-            answers._streams = [await answers._stack.enter_async_context(s()) for s in start]
-            answers._num_open = len(start)
-            answers._read()
-            answers._first = await answers._next()
+            for start in starts:
+                answers._streams.append(await answers._stack.enter_async_context(start()))
         except BaseException:
             await answers.close()
             raise
+        answers._num_open = len(starts)
+        answers._read()
         return answers
 
-    async def pieces(self) -> AsyncIterator[Piece]:
-        """Chunks of all choices as they come. Raises the first ClientError."""
+    async def wait_for_first(self, timeout_s: float | None) -> None:
+        """Return when something came, or after the timeout. Raises ClientError where that came.
+
+        So an error of the server that comes in time still finds its HTTP status.
+        """
+        self._first = await self.next(timeout_s)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether every piece was given out."""
+        return self._num_open == 0 and self._first is None
+
+    async def next(self, timeout_s: float | None = None) -> Piece | None:
+        """The next piece of any choice, None where none came in time. Raises ClientError."""
         if self._first is not None:
-            yield self._first
-        while self._num_open:
-            yield await self._next()
+            piece, self._first = self._first, None
+            return piece
+        try:
+            async with asyncio.timeout(timeout_s):
+                event = await self._events.get()
+        except TimeoutError:
+            return None
+        if isinstance(event, ClientError):
+            raise event
+        self._num_open -= event.chunk.is_last
+        return event
+
+    async def all(self) -> list[Completion]:
+        """The whole answers. Raises the first ClientError."""
+        while not self.has_ended:
+            await self.next()
+        return self.completions
 
     @property
     def completions(self) -> list[Completion]:
@@ -116,10 +143,3 @@ class Answers:
                 self._events.put_nowait(Piece(index, chunk))
         except ClientError as error:
             self._events.put_nowait(error)
-
-    async def _next(self) -> Piece:
-        event = await self._events.get()
-        if isinstance(event, ClientError):
-            raise event
-        self._num_open -= event.chunk.is_last
-        return event

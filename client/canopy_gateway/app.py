@@ -7,17 +7,21 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, Response
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
 
 from canopy_client import ClientError
 from canopy_gateway.completing import Completer, connect
 from canopy_gateway.door import Door
 from canopy_gateway.errors import Refusal, refusal_of
 from canopy_gateway.health import HealthCheck
+from canopy_gateway.json_text import JsonResponse
 from canopy_gateway.page import add_page
 from canopy_gateway.schema import ChatRequest, CompletionRequest
 from canopy_gateway.settings import GatewaySettings
 from canopy_gateway.shapes import model_card
+
+_READ = ["GET", "HEAD"]
 
 
 def create_app(settings: GatewaySettings) -> FastAPI:
@@ -30,12 +34,23 @@ def create_app(settings: GatewaySettings) -> FastAPI:
             app.state.health = HealthCheck(client, settings)
             yield
 
-    # The interactive pages load scripts from elsewhere; /openapi.json stays.
-    app = FastAPI(title="Canopy", lifespan=lifespan, docs_url=None, redoc_url=None)
+    # The interactive pages load scripts from elsewhere; /openapi.json stays. A redirect would name
+    # the host that the client claims to ask.
+    app = FastAPI(
+        title="Canopy", lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False
+    )
     _add_routes(app, settings)
     add_page(app)
     _add_error_handlers(app, settings)
     app.add_middleware(Door, settings=settings)
+    if settings.allowed_origins:  # outside the door: a preflight carries no key
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.allowed_origins,
+            allow_methods=["GET", "HEAD", "POST"],
+            allow_headers=["*"],
+            expose_headers=["Retry-After", "X-Request-Id"],
+        )
     return app
 
 
@@ -43,28 +58,28 @@ def _add_routes(app: FastAPI, settings: GatewaySettings) -> None:
     started = int(time.time())
 
     @app.post("/v1/chat/completions")
-    async def chat(body: ChatRequest) -> Response:
-        return await app.state.completer.chat(body)
+    async def chat(body: ChatRequest, request: Request) -> Response:
+        return await app.state.completer.chat(body, request.state.api_key)
 
     @app.post("/v1/completions")
-    async def complete(body: CompletionRequest) -> Response:
-        return await app.state.completer.complete(body)
+    async def complete(body: CompletionRequest, request: Request) -> Response:
+        return await app.state.completer.complete(body, request.state.api_key)
 
-    @app.get("/v1/models")
+    @app.api_route("/v1/models", methods=_READ)
     async def models() -> Response:
         cards = [model_card(name, started) for name in settings.names]
-        return JSONResponse({"object": "list", "data": cards})
+        return JsonResponse({"object": "list", "data": cards})
 
-    @app.get("/v1/models/{name:path}")
+    @app.api_route("/v1/models/{name:path}", methods=_READ)
     async def model(name: str) -> Response:
         if name not in settings.names:
             raise Refusal(404, f"there is no model {name[:80]!r}", "model_not_found", "model")
-        return JSONResponse(model_card(name, started))
+        return JsonResponse(model_card(name, started))
 
-    @app.get("/health")
+    @app.api_route("/health", methods=_READ)
     async def health() -> Response:
         status, found = await app.state.health.status()
-        return JSONResponse(found, status)
+        return JsonResponse(found, status)
 
 
 def _add_error_handlers(app: FastAPI, settings: GatewaySettings) -> None:
@@ -97,6 +112,9 @@ def _of_validation(error: Exception) -> Refusal:
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":
         message = "unknown field"
+    if first["type"] == "unsupported":
+        field = first["ctx"]["field"]
+        return Refusal(400, message, "unsupported", f"{place}.{field}" if place else field)
     return Refusal(400, f"{place}: {message}" if place else message, "invalid_field", place or None)
 
 

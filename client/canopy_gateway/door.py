@@ -31,9 +31,11 @@ class Door:
             return await self._app(scope, receive, send)
         try:
             headers = Headers(scope=scope)
-            self._check_key(scope["path"], headers)
+            scope["path"] = scope["path"].rstrip("/") or "/"  # instead of a redirect
+            has_body = scope["method"] not in ("GET", "HEAD", "OPTIONS")
+            scope.setdefault("state", {})["api_key"] = self._key_of(scope, headers)
             body = b""
-            if scope["method"] not in ("GET", "HEAD", "OPTIONS"):
+            if has_body:
                 _check_media_type(headers)
                 body = await self._read_body(headers, receive)
         except Refusal as refusal:
@@ -42,17 +44,21 @@ class Door:
             return None
         await _run_while_connected(self._app, scope, body, receive, send)
 
-    def _check_key(self, path: str, headers: Headers) -> None:
-        if not self._keys or not path.startswith("/v1/"):
-            return
+    def _key_of(self, scope: Scope, headers: Headers) -> str:
+        """The key that the client sent, "" where none is asked for. Raises Refusal (401)."""
+        is_public = not scope["path"].startswith("/v1/") or scope["method"] == "OPTIONS"
+        if is_public or not self._keys:
+            return ""
         scheme, _, given = headers.get("authorization", "").partition(" ")
+        key = given.strip()
         # Every key is compared, in constant time: timing tells nothing about any of them.
-        matches = [hmac.compare_digest(given.strip().encode("latin-1"), key) for key in self._keys]
+        matches = [hmac.compare_digest(key.encode("latin-1"), known) for known in self._keys]
         if scheme.lower() != "bearer" or not any(matches):
             raise Refusal(
                 401, "send a valid API key as `Authorization: Bearer KEY`", "invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"} | _CLOSE,
             )  # fmt: skip
+        return key
 
     async def _read_body(self, headers: Headers, receive: Receive) -> bytes:
         announced = headers.get("content-length", "0")

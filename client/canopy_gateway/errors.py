@@ -2,16 +2,16 @@
 
 from typing import Any
 
-from starlette.responses import JSONResponse
-
 from canopy_client import (
     Cancelled,
     ClientError,
+    ContextLengthExceeded,
     InvalidRequest,
     TimedOut,
     Unavailable,
     UnknownModel,
 )
+from canopy_gateway.json_text import JsonResponse
 
 
 class Refusal(Exception):
@@ -43,9 +43,9 @@ class Refusal(Exception):
         fields = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
         return {"error": fields}
 
-    def response(self) -> JSONResponse:
+    def response(self) -> JsonResponse:
         """The whole answer."""
-        return JSONResponse(self.body, self.status, self.headers)
+        return JsonResponse(self.body, self.status, self.headers)
 
 
 def refusal_of(error: ClientError, retry_after_s: int) -> Refusal:
@@ -53,6 +53,8 @@ def refusal_of(error: ClientError, retry_after_s: int) -> Refusal:
     text = str(error)
     if isinstance(error, UnknownModel):
         return Refusal(503, f"the server behind does not have the model: {text}", "no_model")
+    if isinstance(error, ContextLengthExceeded):
+        return Refusal(400, text, "context_length_exceeded")
     if isinstance(error, InvalidRequest):
         return Refusal(400, text, "invalid_argument")
     if isinstance(error, Unavailable):

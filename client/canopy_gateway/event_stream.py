@@ -1,6 +1,8 @@
-"""An answer as server-sent events, ended by [DONE] or by an error event."""
+"""An answer as server-sent events, ended by [DONE] or by an error event.
 
-import json
+While nothing comes, comment lines tell clients and proxies that the connection lives.
+"""
+
 import logging
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -9,11 +11,13 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from canopy_client import ClientError
-from canopy_gateway.answers import Answers
+from canopy_gateway.answers import Answers, Piece
 from canopy_gateway.errors import refusal_of
+from canopy_gateway.json_text import encode
 from canopy_gateway.shapes import Head, Shape, usage_of
 
 DONE = b"data: [DONE]\n\n"
+COMMENT = b": no text yet\n\n"
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
@@ -28,6 +32,7 @@ class EventStream(Response):
         shape: Shape,
         head: Head,
         choices_with_usage: int | None,
+        comment_interval_s: float,
         headers: Mapping[str, str],
     ) -> None:
         """`choices_with_usage`: answers per prompt where the usage was asked for, else None."""
@@ -37,6 +42,8 @@ class EventStream(Response):
         self._shape = shape
         self._head = head
         self._choices_with_usage = choices_with_usage
+        self._comment_interval_s = comment_interval_s
+        self._begun: set[int] = set()  # choices of which a piece was sent
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it."""
@@ -51,27 +58,24 @@ class EventStream(Response):
 
     async def _events(self) -> AsyncIterator[bytes]:
         """The status is out: from here on an error can only be an event of its own."""
-        begun: set[int] = set()
         try:
-            async for piece in self._answers.pieces():
-                objects = self._shape.piece(self._head, piece.index, piece.chunk)
-                if piece.index not in begun:
-                    begun.add(piece.index)
-                    objects = self._shape.opening(self._head, piece.index) + objects
-                for thing in objects:
-                    yield _event(thing | self._no_usage)
+            while not self._answers.has_ended:
+                piece = await self._answers.next(self._comment_interval_s)
+                yield COMMENT if piece is None else self._event(piece)
             if self._choices_with_usage is not None:
                 usage = usage_of(self._answers.completions, self._choices_with_usage)
-                yield _event(self._shape.empty(self._head) | {"usage": usage})
+                yield _data(self._shape.empty(self._head) | {"usage": usage})
             yield DONE
         except ClientError as error:
             logging.getLogger(__name__).warning("an answer broke off: %s", error)
-            yield _event(refusal_of(error, 1).body)
+            yield _data(refusal_of(error, 1).body)
 
-    @property
-    def _no_usage(self) -> dict[str, Any]:
-        return {} if self._choices_with_usage is None else {"usage": None}
+    def _event(self, piece: Piece) -> bytes:
+        is_first = piece.index not in self._begun
+        self._begun.add(piece.index)
+        content = self._shape.piece(self._head, piece.index, piece.chunk, is_first)
+        return _data(content if self._choices_with_usage is None else content | {"usage": None})
 
 
-def _event(thing: dict[str, Any]) -> bytes:
-    return b"data: " + json.dumps(thing, ensure_ascii=False).encode() + b"\n\n"
+def _data(content: dict[str, Any]) -> bytes:
+    return b"data: " + encode(content) + b"\n\n"

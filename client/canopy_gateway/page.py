@@ -29,7 +29,7 @@ class _FreshFiles(StaticFiles):
 def add_page(app: FastAPI) -> None:
     """Serve the page; its addresses are relative, so a proxy may put it under a path."""
 
-    @app.get("/", include_in_schema=False)
+    @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
     async def index() -> Response:
         headers = {**_FRESH, "Content-Security-Policy": _POLICY, "Referrer-Policy": "no-referrer"}
         return FileResponse(STATIC / "index.html", headers=headers)

@@ -1,30 +1,71 @@
-"""Everything that can be set, and its default."""
+"""Everything that can be set: its default, its option on the command line, and what it means."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from canopy_client.types import Tls
+
+
+def _setting(default: Any, option: str, text: str, is_secret: bool = False) -> Any:
+    metadata = {"option": option, "help": text}
+    return field(default=default, metadata=metadata, repr=not is_secret)
 
 
 @dataclass(frozen=True)
 class GatewaySettings:
     """Of one gateway; limits refuse, they never drop."""
 
-    server_url: str = "127.0.0.1:8001"  # grpc(s):// or http(s):// before it chooses the protocol
-    model: str = "canopy"  # its name on the Triton server
-    served_names: tuple[str, ...] = ()  # what clients call it; (): as the server does
-    api_keys: tuple[str, ...] = field(default=(), repr=False)  # (): anyone may ask
-    max_body_bytes: int = 2 << 20
-    body_timeout_s: float = 30.0  # for a request to arrive whole
-    max_prompt_bytes: int = 1 << 20
-    max_concurrent: int = 64  # answers under way, over all requests
-    max_choices: int = 8  # answers of one request
-    request_timeout_s: float = 600.0
-    retry_after_s: int = 1  # what a refused client is told to wait
-    health_max_age_s: float = 2.0  # a finding may be told again this long
-    health_timeout_s: float = 10.0
-    tls: Tls = Tls()  # towards the server
+    server_url: str = _setting(
+        "127.0.0.1:8001",
+        "server",
+        "The Triton server: host:port (gRPC), grpcs://, http:// or https://.",
+    )
+    model: str = _setting("canopy", "model", "The model's name on the server.")
+    ca_file: str | None = _setting(
+        None, "ca-file", "PEM file of who signed the server's certificate."
+    )
+    served_names: tuple[str, ...] = _setting(
+        (), "served-name", "What clients call the model; repeatable. Default: as the server."
+    )
+    api_keys: tuple[str, ...] = _setting(
+        (), "api-key", "Ask for one of these; repeatable. Better in the environment.", True
+    )
+    allowed_origins: tuple[str, ...] = _setting(
+        (), "allow-origin", "Pages of this origin may ask (CORS); repeatable, * for any."
+    )
+    max_body_bytes: int = _setting(2 << 20, "max-body-bytes", "Larger requests get 413.")
+    body_timeout_s: float = _setting(
+        30.0, "body-timeout", "Seconds for a body to arrive whole; then 408."
+    )
+    max_prompt_bytes: int = _setting(1 << 20, "max-prompt-bytes", "Longer texts get 400.")
+    max_concurrent: int = _setting(64, "max-concurrent", "Answers at once; beyond, 429.")
+    max_concurrent_per_key: int | None = _setting(
+        None, "max-concurrent-per-key", "Answers at once for one API key; beyond, 429."
+    )
+    max_choices: int = _setting(8, "max-choices", "Most answers of one request (n).")
+    request_timeout_s: float = _setting(
+        600.0, "request-timeout", "Seconds; a longer answer gets 504."
+    )
+    stream_start_s: float = _setting(
+        0.5, "stream-start", "A stream's status line waits at most so many seconds for an error."
+    )
+    comment_interval_s: float = _setting(
+        5.0, "comment-interval", "Seconds without text after which a stream gets a comment line."
+    )
+    retry_after_s: int = _setting(1, "retry-after", "Seconds that a refused client is to wait.")
+    health_max_age_s: float = _setting(
+        2.0, "health-max-age", "Seconds that a finding of /health may be told again."
+    )
+    health_timeout_s: float = _setting(
+        10.0, "health-timeout", "Seconds without a token after which /health says 503."
+    )
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names that requests may use; the first is the one that answers carry."""
         return self.served_names or (self.model,)
+
+    @property
+    def tls(self) -> Tls | None:
+        """Towards the server."""
+        return None if self.ca_file is None else Tls(ca_file=self.ca_file)

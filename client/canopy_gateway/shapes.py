@@ -16,14 +16,17 @@ class Head:
     model: str
 
 
-def usage_of(completions: Sequence[Completion], num_choices: int) -> dict[str, int]:
+def usage_of(completions: Sequence[Completion], num_choices: int) -> dict[str, Any]:
     """A prompt counts once, however many answers it got; answers of a prompt stand together."""
-    num_input = sum(c.num_input_tokens for c in completions[::num_choices])
+    firsts = completions[::num_choices]
+    num_input = sum(c.num_input_tokens for c in firsts)
     num_output = sum(c.num_output_tokens for c in completions)
+    num_cached = sum(c.speculation.get("cached_prompt_tokens", 0) for c in firsts)
     return {
         "prompt_tokens": num_input,
         "completion_tokens": num_output,
         "total_tokens": num_input + num_output,
+        "prompt_tokens_details": {"cached_tokens": num_cached},
     }
 
 
@@ -33,7 +36,7 @@ class ChatShape:
     prefix = "chatcmpl"
 
     def whole(
-        self, head: Head, completions: Sequence[Completion], usage: dict[str, int]
+        self, head: Head, completions: Sequence[Completion], usage: dict[str, Any]
     ) -> dict[str, Any]:
         """The answer in one piece."""
         choices = [
@@ -48,37 +51,26 @@ class ChatShape:
         ]
         return _envelope(head, "chat.completion", choices) | {"usage": usage}
 
-    def opening(self, head: Head, index: int) -> list[dict[str, Any]]:
-        """What a choice's stream begins with."""
-        return [self._piece(head, index, {"role": "assistant", "content": ""})]
-
-    def piece(self, head: Head, index: int, chunk: Chunk) -> list[dict[str, Any]]:
-        """One chunk: its text, and how the answer ended."""
-        pieces = []
-        if chunk.text or chunk.rounds:
-            pieces.append(self._piece(head, index, {"content": chunk.text}))
+    def piece(self, head: Head, index: int, chunk: Chunk, is_first: bool) -> dict[str, Any]:
+        """One chunk of a choice; the first says who speaks, the last how the answer ended."""
+        delta = {"role": "assistant"} if is_first else {}
+        if chunk.text or chunk.rounds or is_first:
+            delta["content"] = chunk.text
+        choice: dict[str, Any] = {
+            "index": index,
+            "delta": delta,
+            "logprobs": None,
+            "finish_reason": chunk.finish_reason,
+        }
         if chunk.rounds:
-            pieces[0]["choices"][0]["rounds"] = chunk.rounds
-        if chunk.is_last:
-            pieces.append(self._piece(head, index, {}, chunk.finish_reason, chunk.speculation))
-        return pieces
+            choice["rounds"] = chunk.rounds
+        if chunk.speculation is not None:
+            choice["speculation"] = chunk.speculation
+        return _envelope(head, "chat.completion.chunk", [choice])
 
     def empty(self, head: Head) -> dict[str, Any]:
         """A piece without choices, which carries the usage."""
         return _envelope(head, "chat.completion.chunk", [])
-
-    def _piece(
-        self,
-        head: Head,
-        index: int,
-        delta: dict[str, Any],
-        reason: str | None = None,
-        report: dict[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}
-        if report is not None:
-            choice["speculation"] = report
-        return _envelope(head, "chat.completion.chunk", [choice])
 
 
 class CompletionShape:
@@ -87,7 +79,7 @@ class CompletionShape:
     prefix = "cmpl"
 
     def whole(
-        self, head: Head, completions: Sequence[Completion], usage: dict[str, int]
+        self, head: Head, completions: Sequence[Completion], usage: dict[str, Any]
     ) -> dict[str, Any]:
         """The answer in one piece."""
         choices = [
@@ -96,14 +88,10 @@ class CompletionShape:
         ]
         return _envelope(head, "text_completion", choices) | {"usage": usage}
 
-    def opening(self, head: Head, index: int) -> list[dict[str, Any]]:
-        """Nothing."""
-        return []
-
-    def piece(self, head: Head, index: int, chunk: Chunk) -> list[dict[str, Any]]:
-        """One chunk."""
+    def piece(self, head: Head, index: int, chunk: Chunk, is_first: bool) -> dict[str, Any]:
+        """One chunk of a choice."""
         choice = _text_choice(index, chunk.text, chunk.finish_reason, chunk.speculation)
-        return [_envelope(head, "text_completion", [choice])]
+        return _envelope(head, "text_completion", [choice])
 
     def empty(self, head: Head) -> dict[str, Any]:
         """A piece without choices, which carries the usage."""

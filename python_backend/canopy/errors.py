@@ -2,6 +2,7 @@
 
     CanopyError
     ├── InvalidRequest   the request can never succeed as it is: change it        invalid_argument
+    │   └── ContextLengthExceeded  its prompt is longer than the context   context_length_exceeded
     ├── Unavailable      the server cannot take it now: retry later               unavailable
     ├── Cancelled        the client gave up or the deadline passed                cancelled
     ├── StageFailed      a pipeline stage died or answered with an error          internal
@@ -26,6 +27,12 @@ class InvalidRequest(CanopyError):
     """The request is malformed or out of range; sending it again will not help."""
 
     code = "invalid_argument"
+
+
+class ContextLengthExceeded(InvalidRequest):
+    """The prompt has more tokens than the context holds."""
+
+    code = "context_length_exceeded"
 
 
 class Unavailable(CanopyError):

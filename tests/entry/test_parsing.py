@@ -5,7 +5,7 @@ import pytest
 
 from canopy.config import CacheConfig, Deployment, DrafterConfig, LimitsConfig, TreeConfig
 from canopy.entry.parsing import ClientRequest, ModelLimits, RequestParser
-from canopy.errors import InvalidRequest
+from canopy.errors import ContextLengthExceeded, InvalidRequest
 from canopy.sampling import Acceptance, PolicyName
 from canopy.text.tokenizer import Tokenizer
 
@@ -31,7 +31,7 @@ def test_a_prompt_that_fills_the_context_works_and_one_token_more_is_refused(par
     request = parser.parse(ClientRequest(text_input=b"x" * CONTEXT))
     assert len(request.prompt_token_ids) == CONTEXT
     assert request.params.max_tokens == 1
-    with pytest.raises(InvalidRequest, match="41 tokens, the context holds 40"):
+    with pytest.raises(ContextLengthExceeded, match=r"length is 40 tokens, .* has 41"):
         parser.parse(ClientRequest(text_input=b"x" * (CONTEXT + 1)))
 
 

@@ -4,6 +4,7 @@ import openai
 import pytest
 from served import gateway
 from tiny_model import write_tiny_model
+from toy_service import write_toy_repository
 
 from canopy.config import CacheConfig, Deployment, ServerConfig, TargetConfig
 from canopy.serve.process import ServerProcess
@@ -21,6 +22,15 @@ def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     )
     folder = tmp_path_factory.mktemp("triton")
     with ServerProcess(with_free_ports(deployment), folder) as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server that streams the words of its prompt, where the text does not matter."""
+    folder = tmp_path_factory.mktemp("toy")
+    repository = write_toy_repository(folder / "models")
+    with ServerProcess(with_free_ports(Deployment()), folder / "run", repository) as process:
         yield process
 
 

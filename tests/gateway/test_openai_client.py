@@ -96,6 +96,16 @@ def test_the_first_choice_has_the_requests_seed_and_every_other_its_own(client):
     assert three.usage.prompt_tokens == one.usage.prompt_tokens
 
 
+def test_the_usage_tells_how_much_of_the_prompt_was_cached(client):
+    prompt = "the same beginning, " * 8
+    asked = {"prompt": prompt, "max_tokens": 2, **GREEDY}
+    client.completions.create(**asked)
+    *_, last = client.completions.create(
+        stream=True, stream_options={"include_usage": True}, **asked
+    )
+    assert 0 < last.usage.prompt_tokens_details.cached_tokens < last.usage.prompt_tokens
+
+
 def test_stop_ends_the_text_before_it(client):
     text = client.completions.create(prompt="abc", max_tokens=40, **GREEDY).choices[0].text
     stop = text[10:12]

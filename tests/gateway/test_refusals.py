@@ -92,14 +92,51 @@ def test_an_unknown_model_is_not_found(client):
 
 
 def test_a_refusal_of_the_server_keeps_its_status_when_streaming(client):
-    with pytest.raises(openai.BadRequestError, match="tokens"):
+    with pytest.raises(openai.BadRequestError, match=r"length is 4096 tokens.* 5000") as caught:
         client.completions.create(model="canopy", prompt="x" * 5000, stream=True)
+    assert caught.value.code == "context_length_exceeded"
 
 
 def test_a_body_that_is_not_json_is_refused(url):
     assert post(url, "{").status_code == 400
     assert "not valid JSON" in post(url, "{").json()["error"]["message"]
     assert post(url, "[]").status_code == 400
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"messages": [{"role": "user", "content": "\ud800"}]},
+        {"stop": ["\ud800"]},
+        {"model": "\ud800"},
+        {"\ud800": 1},
+        {"messages": [{"role": "user", "content": "x", "\ud800": "y"}]},
+    ],
+)
+def test_half_a_surrogate_pair_is_the_clients_fault(url, fields):
+    response = post(url, ASKED | fields)
+    assert response.status_code == 400
+    assert "nicode" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model": "\xff"}',
+        b"\xff\xfe",
+        b'{"max_tokens": ' + b"9" * 5000 + b"}",
+        b"[" * 100_000,
+        b'{"model": "canopy", "prompt": "a", "temperature": NaN}',
+        b'{"model": "canopy", "prompt": "a", "max_tokens": 1e400}',
+        b"",
+        b"null",
+    ],
+)
+def test_a_body_that_makes_no_sense_is_the_clients_fault(url, body):
+    response = post(url, body, "/v1/completions")
+    assert response.status_code == 400
+    assert response.json()["error"]["type"] == "invalid_request_error"
+    assert response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])

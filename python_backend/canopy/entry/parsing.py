@@ -10,7 +10,7 @@ import numpy as np
 from canopy.config import Deployment
 from canopy.engine.request import GenerationRequest
 from canopy.entry.parameters import ClientParameters, parse_parameters
-from canopy.errors import InvalidRequest
+from canopy.errors import ContextLengthExceeded, InvalidRequest
 from canopy.sampling import Acceptance, PolicyName, SamplingParams
 from canopy.text.tokenizer import Tokenizer
 
@@ -88,9 +88,9 @@ class RequestParser:
         if not token_ids:
             raise InvalidRequest("the prompt is empty")
         if len(token_ids) > self.max_context_length:
-            raise InvalidRequest(
-                f"the prompt has {len(token_ids)} tokens, the context holds "
-                f"{self.max_context_length}: shorten the prompt"
+            raise ContextLengthExceeded(
+                f"the maximum context length is {self.max_context_length} tokens, the prompt has "
+                f"{len(token_ids)}: shorten it"
             )
         return text, token_ids
 

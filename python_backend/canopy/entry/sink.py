@@ -122,8 +122,8 @@ class TritonSink:
         self._outbox.post(lambda: self._fail(error))
 
     def _fail(self, error: CanopyError) -> None:
-        code = _TRITON_CODES.get(type(error), lambda: pb_utils.TritonError.INTERNAL)()
-        failure = pb_utils.TritonError(str(error), code)
+        codes = (code() for kind, code in _TRITON_CODES.items() if isinstance(error, kind))
+        failure = pb_utils.TritonError(str(error), next(codes, pb_utils.TritonError.INTERNAL))
         self._respond(pb_utils.InferenceResponse(error=failure), is_last=True)
 
     def is_cancelled(self) -> bool:
