@@ -38,7 +38,8 @@ _SERIAL_WORK = 300_000
 def tree_attention_reference(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, rows: PagedRows, scale: float
 ) -> torch.Tensor:
-    """`tree_attention`, row by row in plain torch."""
+    """`tree_attention`, row by row in plain torch; float64 stays so."""
+    exact = torch.promote_types(query.dtype, torch.float32)
     group = query.shape[1] // keys.shape[1]
     parents, starts = rows.parent_rows.tolist(), rows.row_starts.tolist()
     out = torch.empty_like(query)
@@ -51,9 +52,9 @@ def tree_attention_reference(
             while parents[path[0]] >= 0:
                 path.insert(0, parents[path[0]])
             slots = torch.cat((context, rows.slots[path]))
-            path_keys = keys[slots].float().repeat_interleave(group, dim=1)  # [n, H, D]
-            path_values = values[slots].float().repeat_interleave(group, dim=1)
-            scores = scale * torch.einsum("hd,nhd->hn", query[row].float(), path_keys)
+            path_keys = keys[slots].to(exact).repeat_interleave(group, dim=1)  # [n, H, D]
+            path_values = values[slots].to(exact).repeat_interleave(group, dim=1)
+            scores = scale * torch.einsum("hd,nhd->hn", query[row].to(exact), path_keys)
             weights = torch.softmax(scores, dim=1)
             out[row] = torch.einsum("hn,nhd->hd", weights, path_values).to(query.dtype)
     return out

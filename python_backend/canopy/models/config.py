@@ -68,15 +68,23 @@ class ModelConfig:
         Raises InvalidDeployment for a missing or malformed file and for anything unsupported.
         """
         folder = Path(folder)
-        raw = _read_json(folder / "config.json")
+        raw = read_json(folder / "config.json")
         generation = folder / "generation_config.json"
-        sources = [raw, _read_json(generation)] if generation.exists() else [raw]
+        sources = [raw, read_json(generation)] if generation.exists() else [raw]
         try:
             return _parse(raw, _eos_token_ids(sources))
         except KeyError as error:
             raise InvalidDeployment(f"{folder / 'config.json'} lacks {error}") from error
         except (TypeError, ValueError) as error:
             raise InvalidDeployment(f"{folder / 'config.json'} is malformed: {error}") from error
+
+    @staticmethod
+    def of_values(raw: dict[str, Any]) -> "ModelConfig":
+        """The same of a parsed file, without end-of-sequence ids.
+
+        Raises InvalidDeployment for anything unsupported, KeyError for a missing entry.
+        """
+        return _parse(raw, ())
 
 
 def _parse(raw: dict[str, Any], eos_token_ids: tuple[int, ...]) -> ModelConfig:
@@ -170,7 +178,8 @@ def _eos_token_ids(sources: list[dict[str, Any]]) -> tuple[int, ...]:
     return tuple(sorted(set(ids)))
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a file. Raises InvalidDeployment."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -24,7 +24,6 @@ from canopy.models.layers import (
 )
 from canopy.models.step import HiddenTaps, StepBatch
 from canopy.models.weights import load_weights
-from canopy_kernels.paged_rows import PagedRows
 
 
 class FloatDecoder:
@@ -75,14 +74,7 @@ class FloatDecoder:
         context = StepContext(
             self._rope.cosines[batch.positions].unsqueeze(1),
             self._rope.sines[batch.positions].unsqueeze(1),
-            PagedRows(
-                batch.slots,
-                batch.parent_rows,
-                batch.row_starts,
-                batch.context_lengths,
-                batch.block_tables,
-                cache.block_size,
-            ),
+            batch.paged_rows(cache.block_size),
             cache,
         )
         hidden = self._embedding(batch.token_ids)  # [T, E]

@@ -16,7 +16,6 @@ from canopy.models.layers import RopeTable
 from canopy.models.step import HiddenTaps, Segment, StepBatch, assemble_step
 from canopy_kernels.int8_cache import GROUP
 from canopy_kernels.int8_layers import Step, Weights, decode_step, workspace
-from canopy_kernels.tree_attention import PagedRows
 from canopy_kernels.worker_team import WorkerTeam
 
 
@@ -56,14 +55,7 @@ class Int8Decoder:
         Fills `taps`, where given. Returns the logits of `batch.logit_rows`: float32 [L, V]; they
         last until the next forward.
         """
-        rows = PagedRows(
-            batch.slots,
-            batch.parent_rows,
-            batch.row_starts,
-            batch.context_lengths,
-            batch.block_tables,
-            cache.block_size,
-        )
+        rows = batch.paged_rows(cache.block_size)
         taps = taps or HiddenTaps.of((), batch, self.config.hidden_size)
         step = Step(
             F.embedding(batch.token_ids, self._embedding).float().numpy(),

@@ -139,8 +139,8 @@ class RopeTable:
 
 
 def rotate(heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:
-    """Rope on [T, heads, D]: (a, b) becomes (a cos - b sin, b cos + a sin), halves a and b."""
-    return heads * cosines + heads.roll(heads.shape[2] // 2, dims=2) * sines
+    """Rope on [..., heads, D]: (a, b) becomes (a cos - b sin, b cos + a sin), halves a and b."""
+    return heads * cosines + heads.roll(heads.shape[-1] // 2, dims=-1) * sines
 
 
 def rope_frequencies(config: ModelConfig) -> torch.Tensor:

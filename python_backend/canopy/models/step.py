@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import torch
 
+from canopy_kernels.paged_rows import PagedRows
 from canopy_kernels.sending import send
 
 _LARGEST_HALF = float(np.finfo(np.float16).max)
@@ -36,6 +37,17 @@ class StepBatch:
             return self
         names = (field.name for field in fields(self))
         return StepBatch(**send(dict(zip(names, self.arrays, strict=True)), device))
+
+    def paged_rows(self, block_size: int) -> PagedRows:
+        """Where the rows and their paths lie in a cache of such blocks."""
+        return PagedRows(
+            self.slots,
+            self.parent_rows,
+            self.row_starts,
+            self.context_lengths,
+            self.block_tables,
+            block_size,
+        )
 
     @property
     def arrays(self) -> list[np.ndarray]:

@@ -21,7 +21,7 @@ def load_weights(folder: str | Path, config: ModelConfig) -> dict[str, torch.Ten
     Raises InvalidDeployment that names what is missing, unexpected or of another shape.
     """
     weights: dict[str, torch.Tensor] = {}
-    for file in _files(Path(folder)):
+    for file in weight_files(Path(folder)):
         try:
             with safe_open(file, framework="pt") as tensors:
                 weights.update({name: tensors.get_tensor(name) for name in tensors.keys()})  # noqa: SIM118
@@ -30,7 +30,7 @@ def load_weights(folder: str | Path, config: ModelConfig) -> dict[str, torch.Ten
     weights = {name: tensor for name, tensor in weights.items() if not name.endswith(DERIVED)}
     if config.tie_word_embeddings:
         weights.pop("lm_head.weight", None)
-    _check(weights, expected_shapes(config), folder)
+    require_fit(weights, expected_shapes(config), folder)
     return weights
 
 
@@ -72,7 +72,8 @@ def _layer_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _files(folder: Path) -> list[Path]:
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a folder. Raises InvalidDeployment where there are none."""
     if (folder / SINGLE).is_file():
         return [folder / SINGLE]
     try:
@@ -84,9 +85,10 @@ def _files(folder: Path) -> list[Path]:
         raise InvalidDeployment(f"{folder / INDEX} is malformed: {error!r}") from error
 
 
-def _check(
+def require_fit(
     weights: dict[str, torch.Tensor], shapes: dict[str, tuple[int, ...]], folder: str | Path
 ) -> None:
+    """Raises InvalidDeployment that names what is missing, unexpected or of another shape."""
     faults = {
         "lacks": sorted(set(shapes) - set(weights)),
         "has unexpected": sorted(set(weights) - set(shapes)),
