@@ -6,7 +6,7 @@ from one `Result`: named lists of flat records (the tables), and flat `figures`.
 
 import os
 
-from canopy.serve.runtime import THREAD_VARIABLES
+from canopy.server.runtime import THREAD_VARIABLES
 
 # Threads wait as they do in the server's processes; read once, when torch is loaded.
 os.environ.update(THREAD_VARIABLES)

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.arguments import positive
-from bench.benchmark import Options, Skipped
-from bench.prompts import OWN_PROMPTS, InvalidPrompts, load_prompts, spread
+from bench.harness.arguments import positive
+from bench.harness.benchmark import Options, Skipped
+from bench.harness.prompts import OWN_PROMPTS, InvalidPrompts, load_prompts, spread
+from bench.harness.report import print_result, write_json
 from bench.registry import BENCHMARKS
-from bench.report import print_result, write_json
 from canopy.config import Deployment, load_deployment
 from canopy.errors import CanopyError
-from canopy.serve.profile_first import measure_if_outdated
+from canopy.server.profile_at_start import measure_if_outdated
 
 _QUICK_PROMPTS = 9
 _PIPED_WIDTH = 160

@@ -1,20 +1,12 @@
 """The one list of benchmarks."""
 
-from bench import (
-    acceptance,
-    gpu,
-    kernels,
-    load,
-    load_step,
-    peers,
-    perf_analyzer,
-    simulate,
-    step,
-    strategies,
-    threads,
-    turn,
-)
-from bench.benchmark import Benchmark
+from bench.acceptance import acceptance
+from bench.gpu import gpu, kernels
+from bench.harness.benchmark import Benchmark
+from bench.peers import peers
+from bench.serving import load, load_step, perf_analyzer, strategies, thread_limits, turn
+from bench.simulation import simulate
+from bench.steps import step
 
 BENCHMARKS: dict[str, Benchmark] = {
     benchmark.name: benchmark
@@ -28,7 +20,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         strategies.BENCHMARK,
         load.BENCHMARK,
         load_step.BENCHMARK,
-        threads.BENCHMARK,
+        thread_limits.BENCHMARK,
         perf_analyzer.BENCHMARK,
         simulate.BENCHMARK,
     )

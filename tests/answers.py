@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from canopy_training.corpus import Answer
+from canopy_training.corpus.corpus import Answer
 
 
 def answer_of(prompt: Sequence[int], answer: Sequence[int], number: int = 0) -> Answer:

@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from canopy.cache.kv_cache import KVCache
+from canopy.kv_cache.float_cache import KVCache
 from canopy.models.draft_heads import load_draft_head
-from canopy_kernels.tree_attention import tree_attention_reference
+from canopy_kernels.attention.tree_attention import tree_attention_reference
 
 GOLDEN = Path(__file__).with_name("golden")
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 5e-4}

@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from canopy.text.tokenizer import Tokenizer
-from canopy_kernels.noise import gumbel
+from canopy_kernels.sampling.noise import gumbel
 
 MAX_GAP = 1e-3
 

@@ -9,8 +9,8 @@ from kernel_interpreter import DEVICE
 from canopy.acceptance import accept, draft_noise, draw_children
 from canopy.sampling import Acceptance, SamplingParams
 from canopy.tree import DraftTree, Forest, ProposalRow
-from canopy_kernels.row_laws import Filters, row_laws
-from canopy_kernels.trees import ProposalRows, Trees
+from canopy_kernels.sampling.filters import Filters, row_laws
+from canopy_kernels.sampling.trees import ProposalRows, Trees
 
 
 @dataclass

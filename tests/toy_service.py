@@ -10,8 +10,8 @@ from pathlib import Path
 from waiting import wait_until
 
 from canopy.config import ServerConfig
-from canopy.serve.probe import read_metrics
-from canopy.serve.runtime import MODEL_REPOSITORY
+from canopy.server.probe import read_metrics
+from canopy.server.runtime import MODEL_REPOSITORY
 
 WORD_S = 0.02
 

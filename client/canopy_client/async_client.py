@@ -12,7 +12,7 @@ from typing import Self, Unpack
 from canopy_client.async_session import AsyncSession
 from canopy_client.async_stream import AsyncTextStream
 from canopy_client.request import MODEL, Request, generation, probe
-from canopy_client.transport import Connection
+from canopy_client.transports.base import Connection
 from canopy_client.types import (
     NO_RETRY,
     Completion,

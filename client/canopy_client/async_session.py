@@ -6,7 +6,12 @@ from collections.abc import AsyncIterator, Coroutine, Mapping
 from typing import Any
 
 from canopy_client.request import Request, control, fitted
-from canopy_client.transport import CONTROL_TIMEOUT_S, GIVE_UP_S, Connection, open_async_transport
+from canopy_client.transports.base import (
+    CONTROL_TIMEOUT_S,
+    GIVE_UP_S,
+    Connection,
+)
+from canopy_client.transports.factory import open_async_transport
 from canopy_client.types import Chunk, ModelInfo
 
 

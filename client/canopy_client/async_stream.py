@@ -10,7 +10,7 @@ from canopy_client.answer import Answer, NothingCame
 from canopy_client.async_session import AsyncSession
 from canopy_client.errors import Cancelled, ClientError, ServerFailure, TimedOut, Unavailable
 from canopy_client.request import Request
-from canopy_client.transport import GIVE_UP_S
+from canopy_client.transports.base import GIVE_UP_S
 from canopy_client.types import Chunk, Completion, Retry
 
 

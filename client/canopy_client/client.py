@@ -12,7 +12,7 @@ from typing import Self, Unpack
 from canopy_client.request import MODEL, Request, generation, probe
 from canopy_client.session import Session
 from canopy_client.stream import TextStream
-from canopy_client.transport import Connection
+from canopy_client.transports.base import Connection
 from canopy_client.types import (
     NO_RETRY,
     Completion,

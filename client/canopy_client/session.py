@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from canopy_client.request import Request, control, fitted
-from canopy_client.transport import GIVE_UP_S, Call, Connection, open_transport
+from canopy_client.transports.base import GIVE_UP_S, Call, Connection
+from canopy_client.transports.factory import open_transport
 from canopy_client.types import ModelInfo
 
 

@@ -12,7 +12,7 @@ from canopy_client.answer import Answer, NothingCame
 from canopy_client.errors import Cancelled, ClientError, ServerFailure, TimedOut, Unavailable
 from canopy_client.request import Request
 from canopy_client.session import Session
-from canopy_client.transport import GIVE_UP_S, Call
+from canopy_client.transports.base import GIVE_UP_S, Call
 from canopy_client.types import Chunk, Completion, Retry
 
 

@@ -11,15 +11,15 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
 from canopy_client import ClientError
-from canopy_gateway.completing import Completer, connect
-from canopy_gateway.door import Door
 from canopy_gateway.errors import Refusal, refusal_of
+from canopy_gateway.handlers import Completer, connect
 from canopy_gateway.health import HealthCheck
 from canopy_gateway.json_text import JsonResponse
 from canopy_gateway.page import add_page
+from canopy_gateway.request_guard import Door
+from canopy_gateway.responses import model_card
 from canopy_gateway.schema import ChatRequest, CompletionRequest
 from canopy_gateway.settings import GatewaySettings
-from canopy_gateway.shapes import model_card
 
 _READ = ["GET", "HEAD"]
 

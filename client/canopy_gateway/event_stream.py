@@ -14,7 +14,7 @@ from canopy_client import ClientError
 from canopy_gateway.answers import Answers, Piece
 from canopy_gateway.errors import refusal_of
 from canopy_gateway.json_text import encode
-from canopy_gateway.shapes import Head, Shape, usage_of
+from canopy_gateway.responses import Head, Shape, usage_of
 
 DONE = b"data: [DONE]\n\n"
 COMMENT = b": no text yet\n\n"

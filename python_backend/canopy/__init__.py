@@ -1,10 +1,10 @@
 """Canopy: lossless tree speculative decoding served by a Triton server.
 
-Imports go one way, from the top floor down:
+One package for each of the four Triton models, around the engine:
 
-    engine -> stages -> parallel -> models -> cache, acceptance, policy -> tree, text, config
-    triton_io -> messages -> tree
+    frontend -> engine -> drafter, tree_builder, verifier
 
-`serve` and `cli` stand beside the engine: they start processes and never import a stage, but for
-`profiling`, which runs the engine over direct stages.
+The three stages import none of each other. Below them, for all of them: protocol, models,
+kv_cache, acceptance, costs, tree, text and model_store. `server` and `cli` start processes;
+`profiling` runs the engine over stages in one process. Imports go down only.
 """

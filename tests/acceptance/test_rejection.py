@@ -4,12 +4,12 @@ from functools import cache
 
 import numpy as np
 import pytest
+from enumeration import outcomes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from canopy.acceptance import accept, draft_noise, draw_children, slot_log_probs
-from canopy.acceptance.branching import outcomes
-from canopy.acceptance.chance import accept_noise
+from canopy.acceptance.random_source import accept_noise
 from canopy.acceptance.rejection import decide_token, row_probs
 from canopy.sampling import Acceptance, SamplingParams
 from canopy.tree import DraftTree, ProposalRow

@@ -5,16 +5,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from enumeration import outcomes
+from exactness_check import Round, toy_conditional
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from canopy.acceptance import accept
-from canopy.acceptance.branching import outcomes
-from canopy.acceptance.chance import accept_noise
-from canopy.acceptance.linter import Round, toy_conditional
+from canopy.acceptance.random_source import accept_noise
 from canopy.acceptance.rejection import Remainder
+from canopy.acceptance.result import Verdict
 from canopy.acceptance.traversal import traverse
-from canopy.acceptance.verdict import Verdict
 from canopy.sampling import Acceptance, SamplingParams
 from canopy.tree import DraftTree, ProposalRow
 

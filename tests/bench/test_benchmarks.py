@@ -5,15 +5,16 @@ from argparse import Namespace
 import pytest
 from training.drafter_corpus import make_drafter
 
-from bench import acceptance, turn
-from bench.benchmark import Options
-from bench.local_engine import LocalEngine
-from bench.prompts import Prompt
-from bench.turn_plan import Plan
-from bench.turn_served import measure_served
+from bench.acceptance import acceptance
+from bench.harness.benchmark import Options
+from bench.harness.local_engine import LocalEngine
+from bench.harness.prompts import Prompt
+from bench.serving import turn
+from bench.serving.turn_plan import Plan
+from bench.serving.turn_served import measure_served
 from canopy.config import CacheConfig, Deployment, LimitsConfig, TargetConfig, TreeConfig
 from canopy.errors import InvalidRequest
-from canopy.models.block_drafter_files import save_drafter
+from canopy.models.block_drafter.checkpoint import save_drafter
 
 PROMPTS = [
     Prompt("qa", "abcabcabcabc"),

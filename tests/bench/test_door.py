@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from bench import __main__ as door
-from bench.benchmark import Benchmark, Result
+from bench.harness.benchmark import Benchmark, Result
 from bench.registry import BENCHMARKS
 
 RESULT = Result({"tau": 2.5}, {"a table": [{"policy": "chain", "tau": 2.5}]})

@@ -6,11 +6,9 @@ import pytest
 import torch
 
 from bench.__main__ import main
-from bench.gpu import figures as rate_figures
-from bench.gpu import rate_records, step_bytes, step_records, step_times
-from bench.gpu_models import MODELS, kv_bytes_per_token, num_weights, random_decoder
-from bench.gpu_rates import Load, serve
-from bench.kernel_cases import (
+from bench.gpu.gpu import figures as rate_figures
+from bench.gpu.gpu import rate_records, step_bytes, step_records, step_times
+from bench.gpu.kernel_cases import (
     ATTENTION_CASES,
     LINEAR_CASES,
     MOVE_CASES,
@@ -21,7 +19,7 @@ from bench.kernel_cases import (
     MoveCase,
     SamplingCase,
 )
-from bench.kernel_rivals import (
+from bench.gpu.kernel_rivals import (
     INVARIANT,
     OURS,
     attention_calls,
@@ -29,9 +27,11 @@ from bench.kernel_rivals import (
     move_calls,
     sampling_calls,
 )
-from bench.kernels import OPS, cases_of, copy_bandwidth, figures, measure
-from bench.step_cases import CONTEXT_LENGTH, Case
-from canopy_kernels.tree_attention import tree_attention_reference
+from bench.gpu.kernels import OPS, cases_of, copy_bandwidth, figures, measure
+from bench.gpu.models import MODELS, kv_bytes_per_token, num_weights, random_decoder
+from bench.gpu.rates import Load, serve
+from bench.steps.cases import CONTEXT_LENGTH, Case
+from canopy_kernels.attention.tree_attention import tree_attention_reference
 
 SMALL = AttentionCase(2, 37, 6, num_heads=4, num_kv_heads=2, head_dim=16)
 TINY = replace(

@@ -2,7 +2,7 @@
 
 import math
 
-from bench.load_step import Moment, nodes_per_round, price, turns_to_follow
+from bench.serving.load_step import Moment, nodes_per_round, price, turns_to_follow
 
 
 def moments(*phases):

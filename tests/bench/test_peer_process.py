@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.peer_arm import CannotRun
-from bench.peer_group import MachineLoad, group_memory, parse_mappings
-from bench.peer_process import PeerProcess, peer_environment
-from canopy.serve.runtime import THREAD_VARIABLES
+from bench.peers.arm import CannotRun
+from bench.peers.process import PeerProcess, peer_environment
+from bench.peers.process_group import MachineLoad, group_memory, parse_mappings
+from canopy.server.runtime import THREAD_VARIABLES
 
 ECHO = """
 import json, sys

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench import peer_canopy, peer_llamacpp, peer_transformers, peers
-from bench.benchmark import Options
-from bench.peer_arm import Answer, Arm, CannotRun, ChatPrompt, Stopwatch, answer_at_once
-from bench.peer_group import group_memory
-from bench.peers_measure import Plan, Race
-from bench.peers_samples import (
+from bench.harness.benchmark import Options
+from bench.harness.prompts import Prompt
+from bench.peers import canopy_server, hf_transformers, llamacpp, peers
+from bench.peers.arm import Answer, Arm, CannotRun, ChatPrompt, Stopwatch, answer_at_once
+from bench.peers.measurement import Plan, Race
+from bench.peers.process_group import group_memory
+from bench.peers.samples import (
     Sample,
     Samples,
     arm_order,
@@ -23,7 +24,6 @@ from bench.peers_samples import (
     speed_records,
     tokens_per_second,
 )
-from bench.prompts import Prompt
 from canopy.config import CacheConfig, Deployment, TargetConfig
 
 PROMPTS = [ChatPrompt(str(number), (number,)) for number in range(5)]
@@ -184,20 +184,20 @@ def test_a_peer_that_cannot_start_is_listed_and_the_others_are_measured(tiny_fol
     def no_environment(requirement):
         raise CannotRun(f"pip could not install {requirement}")
 
-    monkeypatch.setattr(peer_llamacpp, "python_with", no_environment)
-    monkeypatch.setattr(peer_llamacpp, "gguf_of", lambda model, progress: tiny_folder)
+    monkeypatch.setattr(llamacpp, "python_with", no_environment)
+    monkeypatch.setattr(llamacpp, "gguf_of", lambda model, progress: tiny_folder)
     arguments = Namespace(arms=["llamacpp"], concurrency=[1], repeats=1, max_tokens=4)
     target = TargetConfig(model=str(tiny_folder), dtype="float32")
     options = Options(Deployment(target=target), [Prompt("qa", "a")], arguments=arguments)
     result = peers.run(options)
-    reason = f"pip could not install {peer_llamacpp.REQUIREMENT}"
+    reason = f"pip could not install {llamacpp.REQUIREMENT}"
     absent = {record["arm"]: record["reason"] for record in result.details["not measured"]}
-    assert absent == {"llamacpp": reason, **peer_llamacpp.LEFT_OUT}
+    assert absent == {"llamacpp": reason, **llamacpp.LEFT_OUT}
     assert set(result.figures) == {"cores_elsewhere"}
 
 
 def test_a_model_of_ones_own_has_no_gguf():
-    peer = peer_llamacpp.llamacpp_arms("llamacpp", "some/folder", slots=1, slot_tokens=8)
+    peer = llamacpp.llamacpp_arms("llamacpp", "some/folder", slots=1, slot_tokens=8)
     with pytest.raises(CannotRun, match="no GGUF"), peer:
         pass
 
@@ -208,9 +208,9 @@ def test_a_model_of_ones_own_has_no_gguf():
 def test_transformers_answers_with_the_tokens_that_are_asked_for(
     tiny_folder, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(peer_transformers, "python_with", lambda _: Path(sys.executable))
-    monkeypatch.setattr(peer_transformers, "peers_home", lambda: tmp_path)
-    with peer_transformers.transformers_arms(tiny_folder) as (plain, lookup):
+    monkeypatch.setattr(hf_transformers, "python_with", lambda _: Path(sys.executable))
+    monkeypatch.setattr(hf_transformers, "peers_home", lambda: tmp_path)
+    with hf_transformers.transformers_arms(tiny_folder) as (plain, lookup):
         answers = plain.answer(PROMPTS[1:3], 5)
         answers += lookup.answer([ChatPrompt("", (1, 2, 3, 1, 2, 3, 1, 2))], 5)
     assert [answer.num_tokens for answer in answers] == [5, 5, 5]
@@ -222,7 +222,7 @@ def test_our_server_answers_with_the_tokens_that_are_asked_for(tiny_folder):
     target = TargetConfig(model=str(tiny_folder), dtype="float32", num_threads=1)
     deployment = Deployment(target=target, cache=CacheConfig(num_tokens=2048))
     prompts = peers.chat_prompts(tiny_folder, [Prompt("qa", "abcabc"), Prompt("qa", "to be")])
-    with peer_canopy.canopy_arms(deployment) as arms:
+    with canopy_server.canopy_arms(deployment) as arms:
         samples, reasons = run_race(*arms, prompts=prompts, num_repeats=1)
         assert all(group_memory(arm.process_group).resident_mb > 1 for arm in arms)
     assert not reasons

@@ -7,11 +7,13 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 from toy_service import WORD_S, write_toy_repository
 
-from bench.benchmark import Options
-from bench.peer_arm import CannotRun
-from bench.perf_analyzer import Plan, goodput, record_of
-from bench.perf_analyzer_probe import Probe, ProbeResult
-from bench.perf_analyzer_tool import (
+from bench.harness.benchmark import Options
+from bench.harness.plots import Panel, plot_panels
+from bench.harness.prompts import Prompt
+from bench.peers.arm import CannotRun
+from bench.serving.perf_analyzer import Plan, goodput, record_of
+from bench.serving.perf_analyzer_probe import Probe, ProbeResult
+from bench.serving.perf_analyzer_tool import (
     Load,
     Outcome,
     PerfAnalyzer,
@@ -21,11 +23,9 @@ from bench.perf_analyzer_tool import (
     parse_export,
     parse_summary,
 )
-from bench.plots import Panel, plot_panels
-from bench.prompts import Prompt
 from canopy.config import Deployment
-from canopy.serve.process import ServerProcess
-from canopy.serve.runtime import with_free_ports
+from canopy.server.process import ServerProcess
+from canopy.server.runtime import with_free_ports
 
 S = 1_000_000_000  # the export counts nanoseconds
 

@@ -3,7 +3,7 @@ from collections import Counter
 
 import pytest
 
-from bench.prompts import OWN_PROMPTS, InvalidPrompts, Prompt, load_prompts, spread
+from bench.harness.prompts import OWN_PROMPTS, InvalidPrompts, Prompt, load_prompts, spread
 
 CATEGORIES = {
     "chat",

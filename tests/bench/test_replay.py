@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from training.drafter_corpus import make_drafter
 
-from bench import acceptance
-from bench.benchmark import Options
-from bench.local_engine import LocalEngine
-from bench.prompts import Prompt
-from bench.replay import TextWriter
+from bench.acceptance import acceptance
+from bench.acceptance.replay import TextWriter
+from bench.harness.benchmark import Options
+from bench.harness.local_engine import LocalEngine
+from bench.harness.prompts import Prompt
 from canopy.config import CacheConfig, Deployment, DrafterConfig, LimitsConfig, TargetConfig
-from canopy.models.block_drafter_files import save_drafter
-from canopy.stages.verifying import make_verifier
+from canopy.models.block_drafter.checkpoint import save_drafter
+from canopy.verifier.stage import make_verifier
 
 PROMPTS = [
     Prompt("qa", "abcabcabcabc"),
@@ -164,7 +164,7 @@ def test_kept_texts_are_not_written_again_and_count_the_same(options, tmp_path, 
     changes["texts"] = tmp_path / "texts.npz"
     first = replayed(options, **changes)
     # Who would write has no target.
-    monkeypatch.setattr("bench.replay.make_verifier", None)
+    monkeypatch.setattr("bench.acceptance.replay.make_verifier", None)
     assert replayed(options, **changes).details == first.details
     with pytest.raises(TypeError):  # texts with features of another drafter do not serve
         replayed(options, **changes | {"sources": ["lookup"]})

@@ -1,4 +1,4 @@
-from bench.server_metrics import parse_metrics
+from bench.harness.server_metrics import parse_metrics
 
 PAGE = """# HELP canopy_turns_total Passes of the engine loop
 # TYPE canopy_turns_total counter

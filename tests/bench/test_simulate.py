@@ -5,13 +5,13 @@ from argparse import Namespace
 import numpy as np
 import pytest
 
-from bench import simulate
-from bench.benchmark import Options
-from bench.simulated_costs import ACCELERATORS, LLAMA_8B, roofline
-from bench.simulated_text import Text, Texts
-from bench.simulation import Arm, Machine, Simulation
+from bench.harness.benchmark import Options
+from bench.simulation import simulate
+from bench.simulation.costs import ACCELERATORS, LLAMA_8B, roofline
+from bench.simulation.server import Arm, Machine, Simulation
+from bench.simulation.text import Text, Texts
 from canopy.config import Deployment
-from canopy.policy.cost_model import CostModel
+from canopy.costs.cost_model import CostModel
 from canopy.sampling import PolicyName
 
 LINE = CostModel((1,), (1, 101), ((10.0, 110.0),))

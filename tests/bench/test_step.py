@@ -4,13 +4,13 @@ from argparse import Namespace
 
 import pytest
 
-from bench import step
-from bench.benchmark import Options
-from bench.peer_arm import CannotRun
-from bench.peer_llamacpp import PLAIN
-from bench.prompts import Prompt
-from bench.step import CASES, ONE, figures, measure, step_records
-from bench.step_cases import BLOCK_SIZE, Case, Layout, StepTimer, step_of
+from bench.harness.benchmark import Options
+from bench.harness.prompts import Prompt
+from bench.peers.arm import CannotRun
+from bench.peers.llamacpp import PLAIN
+from bench.steps import step
+from bench.steps.cases import BLOCK_SIZE, Case, Layout, StepTimer, step_of
+from bench.steps.step import CASES, ONE, figures, measure, step_records
 from canopy.config import Deployment, TargetConfig
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from numba import njit
 
-from bench.step_cases import Case, StepTimer
-from bench.step_phases import TimedTeam, measure_phases, timed_steps, with_ticks
+from bench.steps.cases import Case, StepTimer
+from bench.steps.phases import TimedTeam, measure_phases, timed_steps, with_ticks
 from canopy.config import TargetConfig
-from canopy_kernels.worker_team import meet, share
+from canopy_kernels.cpu.threads import meet, share
 
 CASES = (Case(1, 1), Case(1, 5))
 

@@ -8,8 +8,8 @@ from relay import relaying
 from toy_service import write_toy_repository
 
 from canopy.config import Deployment
-from canopy.serve.process import ServerProcess
-from canopy.serve.runtime import with_free_ports
+from canopy.server.process import ServerProcess
+from canopy.server.runtime import with_free_ports
 from canopy_client import Client
 
 

@@ -18,7 +18,7 @@ from toy_service import WORD_S, becomes_idle
 from typer.testing import CliRunner
 
 from canopy.cli import app
-from canopy.cli.chatting import Conversation
+from canopy.cli.chat import Conversation
 from canopy.cli.live import Meter
 from canopy_client import Chunk
 from canopy_client.answer import join_chunks

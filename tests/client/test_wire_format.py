@@ -14,9 +14,9 @@ from canopy_client import Cancelled, InvalidRequest, ServerFailure, Unavailable
 from canopy_client.address import parse_address
 from canopy_client.answer import join_chunks
 from canopy_client.errors import error_from_text
-from canopy_client.grpc_wire import StreamReader, read_chunk, to_message
-from canopy_client.http_wire import EventReader
 from canopy_client.request import generation
+from canopy_client.transports.grpc_wire import StreamReader, read_chunk, to_message
+from canopy_client.transports.http_wire import EventReader
 from canopy_client.types import Chunk
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))

@@ -10,9 +10,9 @@ from engine.test_direct_stages import PROMPTS, DirectPipeline, assert_plain_text
 from training.drafter_corpus import make_drafter
 
 from canopy.config import DrafterConfig
-from canopy.messages import VerifyRequest
-from canopy.models.block_drafter_files import save_drafter
-from canopy.stages.features import _unpacked
+from canopy.models.block_drafter.checkpoint import save_drafter
+from canopy.protocol.hidden_states import _unpacked
+from canopy.protocol.messages import VerifyRequest
 
 
 @pytest.fixture(scope="module")

@@ -14,15 +14,15 @@ from canopy.config import (
     LimitsConfig,
     TargetConfig,
 )
+from canopy.drafter.stage import make_drafter
 from canopy.engine.loop import Engine, Stages
-from canopy.entry.limits import engine_limits, model_limits
-from canopy.entry.parsing import ClientRequest, RequestParser
 from canopy.errors import InvalidDeployment
+from canopy.frontend.limits import engine_limits, model_limits
+from canopy.frontend.request_parser import ClientRequest, RequestParser
 from canopy.models.config import ModelConfig
-from canopy.stages.building import make_tree_builder
-from canopy.stages.drafting import make_drafter
-from canopy.stages.verifying import make_verifier
 from canopy.text.tokenizer import Tokenizer
+from canopy.tree_builder.stage import make_tree_builder
+from canopy.verifier.stage import make_verifier
 
 PROMPTS = ["abcabcabcabc", "the cat sat on the mat. the cat", "漢字漢字漢", "x", "1, 2, 3, 4, " * 9]
 

@@ -8,7 +8,7 @@ from canopy.engine.loop import Engine, EngineLimits, Stages
 from canopy.engine.output import Delta
 from canopy.engine.request import GenerationRequest
 from canopy.errors import CanopyError, StageFailed
-from canopy.messages import (
+from canopy.protocol.messages import (
     BuildReply,
     BuildRequest,
     DraftReply,
@@ -18,9 +18,9 @@ from canopy.messages import (
     VerifyReply,
     VerifyRequest,
 )
+from canopy.protocol.proposals import pack_proposals
+from canopy.protocol.sequence_updates import started_sequences
 from canopy.sampling import PolicyName, SamplingParams
-from canopy.stages.changes import started_sequences
-from canopy.stages.proposals import pack_proposals
 from canopy.tree import DraftTree, Forest, Proposal, ProposalRow
 from canopy.tree.forest import split_ragged
 

@@ -7,8 +7,8 @@ from tiny_model import write_tiny_model
 from toy_service import write_toy_repository
 
 from canopy.config import CacheConfig, Deployment, ServerConfig, TargetConfig
-from canopy.serve.process import ServerProcess
-from canopy.serve.runtime import with_free_ports
+from canopy.server.process import ServerProcess
+from canopy.server.runtime import with_free_ports
 from canopy_gateway import GatewaySettings
 
 

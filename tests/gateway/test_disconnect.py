@@ -9,7 +9,7 @@ from served import gateway
 from waiting import wait_until
 
 from canopy.config import ServerConfig
-from canopy.serve.probe import read_metrics
+from canopy.server.probe import read_metrics
 from canopy_gateway import GatewaySettings
 
 pytestmark = pytest.mark.server

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from canopy_kernels.paged_rows import PagedRows
+from canopy_kernels.attention.paged_rows import PagedRows
 
 BLOCK_SIZE = 4
 SCALE = 0.3

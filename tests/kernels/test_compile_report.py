@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from canopy_kernels.compile_report import CAPABILITIES
+from canopy_kernels.aot.report import CAPABILITIES
 
 # Bytes a block may take: CUDA programming guide, technical specifications by compute capability.
 MAX_SHARED = {80: 163 << 10, 90: 227 << 10, 100: 227 << 10, 120: 99 << 10}
@@ -15,7 +15,7 @@ MAX_SHARED = {80: 163 << 10, 90: 227 << 10, 100: 227 << 10, 120: 99 << 10}
 
 @pytest.fixture(scope="module")
 def rows() -> list[dict]:
-    command = [sys.executable, "-W", "ignore", "-m", "canopy_kernels.compile_report", "--json"]
+    command = [sys.executable, "-W", "ignore", "-m", "canopy_kernels.aot.report", "--json"]
     compiled = {**os.environ, "TRITON_INTERPRET": "0"}
     result = subprocess.run(command, env=compiled, capture_output=True, text=True, check=True)
     return json.loads(result.stdout)

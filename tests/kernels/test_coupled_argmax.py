@@ -7,10 +7,10 @@ from kernel_interpreter import DEVICE
 from sampling_cases import laws_of
 
 from canopy.acceptance.distribution import greedy_token, target_distribution
-from canopy.acceptance.laws import noisy_argmax
+from canopy.acceptance.rules import noisy_argmax
 from canopy.sampling import SamplingParams
-from canopy_kernels.coupled_argmax import coupled_argmax_reference, launch_coupled_argmax
-from canopy_kernels.row_laws import row_laws
+from canopy_kernels.sampling.coupled_argmax import coupled_argmax_reference, launch_coupled_argmax
+from canopy_kernels.sampling.filters import row_laws
 
 # NumPy, which the interpreter runs on, also computes and warns of what masks leave out.
 pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")

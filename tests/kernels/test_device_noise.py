@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from kernel_interpreter import DEVICE
 
-from canopy_kernels.device_noise import (
+from canopy_kernels.sampling.device_noise import (
     GUMBEL_ERROR,
     gumbel_estimate,
     gumbel_of,
@@ -15,7 +15,7 @@ from canopy_kernels.device_noise import (
     word_at,
     word_tile,
 )
-from canopy_kernels.noise import ACCEPT, gumbel_row, uniform
+from canopy_kernels.sampling.noise import ACCEPT, gumbel_row, uniform
 
 # NumPy, which the interpreter runs on, also computes and warns of what masks leave out.
 pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from canopy_kernels.int8_attention import (
+from canopy_kernels.attention.tree_attention import PagedRows, tree_attention_reference
+from canopy_kernels.int8.attention import (
     Queries,
     ask_for_share,
     attend_share,
@@ -12,7 +13,7 @@ from canopy_kernels.int8_attention import (
     new_scratch,
     put_query,
 )
-from canopy_kernels.int8_cache import (
+from canopy_kernels.int8.kv_cache import (
     GROUP,
     Int8KeyValues,
     layer_of,
@@ -22,9 +23,8 @@ from canopy_kernels.int8_cache import (
     put_value,
     room_for_levels,
 )
-from canopy_kernels.int8_layout import BLOCK
-from canopy_kernels.int8_units import most_groups
-from canopy_kernels.tree_attention import PagedRows, tree_attention_reference
+from canopy_kernels.int8.layout import BLOCK
+from canopy_kernels.int8.work_items import most_groups
 
 CHAIN = [-1, 0, 1, 2, 3, 4, 5]
 BUSHY = [-1, 0, 0, 1, 1, 2, 3, 3, 4, 6]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from canopy_kernels.int8_gemm import (
+from canopy_kernels.int8.gemm import (
     WEIGHT_LEVELS,
     activation_levels,
     int8_linear,
@@ -12,7 +12,7 @@ from canopy_kernels.int8_gemm import (
     packed_rows,
     quantise_weight,
 )
-from canopy_kernels.int8_layout import (
+from canopy_kernels.int8.layout import (
     BLOCK,
     pack_weight,
     pad_outputs,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from canopy_kernels import int8_rows as ops
+from canopy_kernels.int8 import rows as ops
 
 LENGTHS = [1, 7, 48, 576, 1537]
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numba import njit
 
-from canopy_kernels import int8_tiles, int8_vector_tiles
-from canopy_kernels.int8_layout import BLOCK, QUAD, pack_weight
+from canopy_kernels.int8 import gemm_dispatch, gemm_simd
+from canopy_kernels.int8.layout import BLOCK, QUAD, pack_weight
 
 
 @njit
@@ -42,7 +42,7 @@ def compiled(tiles):
 
 @pytest.fixture(
     scope="module",
-    params=[int8_tiles, int8_vector_tiles],
+    params=[gemm_dispatch, gemm_simd],
     ids=lambda module: module.__name__.split(".")[-1],
 )
 def run(request):

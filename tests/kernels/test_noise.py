@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from canopy_kernels.noise import (
+from canopy_kernels.sampling.noise import (
     ACCEPT,
     DRAFT,
     TARGET,

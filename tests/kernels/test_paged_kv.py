@@ -4,7 +4,7 @@ import pytest
 import torch
 from kernel_interpreter import DEVICE
 
-from canopy_kernels.paged_kv import (
+from canopy_kernels.attention.paged_kv import (
     commit_kv_reference,
     launch_commit_kv,
     launch_write_kv,

@@ -10,8 +10,8 @@ from sampling_cases import Case, accepted, arguments, cpu, random_case, single
 from canopy.acceptance import draft_noise, draw_children
 from canopy.sampling import Acceptance
 from canopy.tree import DraftTree, ProposalRow
-from canopy_kernels.recursive_rejection import recursive_rejection_reference
-from canopy_kernels.recursive_rejection_kernel import launch_recursive_rejection
+from canopy_kernels.sampling.recursive_rejection import recursive_rejection_reference
+from canopy_kernels.sampling.recursive_rejection_triton import launch_recursive_rejection
 
 # NumPy, which the interpreter runs on, also computes and warns of what masks leave out.
 pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")

@@ -13,9 +13,9 @@ from paged_cases import (
     tensors,
 )
 
-from canopy_kernels import tree_attention as op
-from canopy_kernels.paged_rows import PagedRows
-from canopy_kernels.tree_attention import tree_attention, tree_attention_reference
+from canopy_kernels.attention import tree_attention as op
+from canopy_kernels.attention.paged_rows import PagedRows
+from canopy_kernels.attention.tree_attention import tree_attention, tree_attention_reference
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -5,8 +5,8 @@ import pytest
 import torch
 from sampling_cases import random_case, to_device
 
-from canopy.acceptance.verdict import walk
-from canopy_kernels.tree_walk import launch_walk_trees, walk_trees_reference
+from canopy.acceptance.result import walk
+from canopy_kernels.sampling.tree_walk import launch_walk_trees, walk_trees_reference
 
 
 @pytest.mark.parametrize("vocab_size", [2, 7])

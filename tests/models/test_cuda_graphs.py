@@ -8,8 +8,8 @@ from families import write_family
 from canopy.acceptance.acceptor import Candidate, HostAcceptor
 from canopy.acceptance.device_acceptor import DeviceAcceptor
 from canopy.models.decoder import load_decoder
-from canopy.models.graph_decoder import GraphDecoder
-from canopy.models.step import Segment, assemble_step
+from canopy.models.llama.graph_decoder import GraphDecoder
+from canopy.models.step_batch import Segment, assemble_step
 from canopy.sampling import Acceptance, SamplingParams
 from canopy.tree import DraftTree, ProposalRow
 

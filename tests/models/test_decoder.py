@@ -8,9 +8,9 @@ import pytest
 import torch
 from families import FAMILIES, oracle_logits, oracle_states, write_family
 
-from canopy.cache.kv_cache import KVCache
+from canopy.kv_cache.float_cache import KVCache
 from canopy.models.decoder import Decoder, load_decoder
-from canopy.models.step import HiddenTaps, Segment, assemble_step
+from canopy.models.step_batch import HiddenTaps, Segment, assemble_step
 
 BLOCK_SIZE = 4
 NUM_BLOCKS = 64
@@ -171,7 +171,7 @@ def test_the_real_smollm2_gives_the_logits_of_transformers():
     from transformers import AutoModelForCausalLM
 
     from canopy.errors import InvalidDeployment
-    from canopy.serve.models import model_folder
+    from canopy.model_store.folders import model_folder
 
     try:
         folder = model_folder("smollm2-135m-instruct")

@@ -9,12 +9,12 @@ import torch
 from families import write_family
 from test_kernel_decoder import BLOCK_SIZE, NUM_BLOCKS, steps
 
-from canopy.cache.kernel_kv_cache import KernelKVCache
-from canopy.models.buckets import Bucket, Buckets
+from canopy.kv_cache.triton_cache import KernelKVCache
 from canopy.models.decoder import load_decoder
-from canopy.models.float_decoder import FloatDecoder
-from canopy.models.graph_decoder import GraphDecoder
-from canopy.models.step import HiddenTaps, Segment, StepBatch, assemble_step
+from canopy.models.llama.buckets import Bucket, Buckets
+from canopy.models.llama.float_decoder import FloatDecoder
+from canopy.models.llama.graph_decoder import GraphDecoder
+from canopy.models.step_batch import HiddenTaps, Segment, StepBatch, assemble_step
 
 TOLERANCE = 1e-5  # of matrix products that torch sums in another order
 

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from numba import njit
 from training.drafter_corpus import block_inputs, make_drafter
 
-from canopy.models.block_runner import BlockInputs, TorchBlockRunner
-from canopy.models.block_running import runner_for
-from canopy.models.int8_block_runner import Int8BlockRunner
-from canopy_kernels.weighted_sum import weighted_sum
+from canopy.models.block_drafter.int8_runner import Int8BlockRunner
+from canopy.models.block_drafter.runner import BlockInputs, TorchBlockRunner
+from canopy.models.block_drafter.runner_choice import runner_for
+from canopy_kernels.int8.weighted_sum import weighted_sum
 
 BATCHES = [(1, 1), (1, 40), (2, 9), (5, 33)]
 

@@ -7,14 +7,14 @@ import pytest
 import torch
 from families import FAMILIES, oracle_logits, oracle_states, write_family
 
-from canopy.cache.int8_kv_cache import Int8KVCache
 from canopy.errors import InvalidDeployment
-from canopy.models import int8_weights
+from canopy.kv_cache.int8_cache import Int8KVCache
 from canopy.models.config import ModelConfig
 from canopy.models.decoder import load_decoder
-from canopy.models.int8_decoder import Int8Decoder
-from canopy.models.int8_weights import load_int8_weights
-from canopy.models.step import HiddenTaps, Segment, assemble_step
+from canopy.models.int8 import weights as int8_weights
+from canopy.models.int8.decoder import Int8Decoder
+from canopy.models.int8.weights import load_int8_weights
+from canopy.models.step_batch import HiddenTaps, Segment, assemble_step
 
 BLOCK_SIZE = 16
 NUM_BLOCKS = 16

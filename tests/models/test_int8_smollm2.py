@@ -9,9 +9,9 @@ import torch
 from tokenizers import Tokenizer
 
 from canopy.errors import InvalidDeployment
+from canopy.model_store.folders import model_folder
 from canopy.models.decoder import Decoder, load_decoder
-from canopy.models.step import Segment, assemble_step
-from canopy.serve.models import model_folder
+from canopy.models.step_batch import Segment, assemble_step
 
 BLOCK_SIZE = 16
 PROMPTS = Path(__file__).parents[2] / "bench" / "prompts.jsonl"

@@ -5,10 +5,10 @@ import pytest
 import torch
 from families import write_family
 
-from canopy.cache.kernel_kv_cache import MAX_MOVES, KernelKVCache
-from canopy.cache.kv_cache import KVCache
+from canopy.kv_cache.float_cache import KVCache
+from canopy.kv_cache.triton_cache import MAX_MOVES, KernelKVCache
 from canopy.models.decoder import load_decoder
-from canopy.models.step import Segment, assemble_step
+from canopy.models.step_batch import Segment, assemble_step
 
 BLOCK_SIZE = 4
 NUM_BLOCKS = 24

@@ -2,7 +2,7 @@
 
 import torch
 
-from canopy.cache.kv_cache import KVCache
+from canopy.kv_cache.float_cache import KVCache
 
 
 def numbered_cache() -> KVCache:

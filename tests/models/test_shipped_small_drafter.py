@@ -9,12 +9,12 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from canopy.config import CacheConfig, Deployment, DrafterConfig, TargetConfig, TreeConfig
-from canopy.models.block_drafter_files import SHIPPED, load_config
-from canopy.policy import PolicySettings
+from canopy.drafter.autoregressive import make_autoregressive_source
+from canopy.drafter.source import DraftSequence, DraftTask
+from canopy.model_store.assets import BLOCK_DRAFTER, SMALL_DRAFTER
+from canopy.models.block_drafter.checkpoint import load_config
 from canopy.sampling import PolicyName, SamplingParams
-from canopy.serve.models import SHIPPED_SMALL
-from canopy.stages.sources.autoregressive import make_autoregressive_source
-from canopy.stages.sources.source import DraftSequence, DraftTask
+from canopy.tree.policies import PolicySettings
 
 MAX_BYTES = 30e6
 TREE = TreeConfig()
@@ -26,10 +26,10 @@ TEXT = (
 
 
 def test_its_files_are_small_and_for_the_same_vocabulary_as_the_block_drafter():
-    assert sum(path.stat().st_size for path in SHIPPED_SMALL.iterdir()) <= MAX_BYTES
-    digest = sha256((SHIPPED_SMALL / "tokenizer.json").read_bytes()).hexdigest()
-    assert digest == load_config(SHIPPED).tokenizer_sha256
-    tensors = load_file(SHIPPED_SMALL / "model.safetensors").values()
+    assert sum(path.stat().st_size for path in SMALL_DRAFTER.iterdir()) <= MAX_BYTES
+    digest = sha256((SMALL_DRAFTER / "tokenizer.json").read_bytes()).hexdigest()
+    assert digest == load_config(BLOCK_DRAFTER).tokenizer_sha256
+    tensors = load_file(SMALL_DRAFTER / "model.safetensors").values()
     assert 10e6 <= sum(tensor.numel() for tensor in tensors) <= 15e6
     assert all(tensor.dtype == torch.bfloat16 for tensor in tensors)
     assert all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
@@ -40,7 +40,7 @@ def source():
     """In int8; it stands for its own target."""
     return make_autoregressive_source(
         Deployment(
-            target=TargetConfig(model=str(SHIPPED_SMALL), dtype="int8"),
+            target=TargetConfig(model=str(SMALL_DRAFTER), dtype="int8"),
             drafter=DrafterConfig(source="autoregressive", model="default"),
             cache=CacheConfig(num_tokens=512, prefix_reuse=False),
         )
@@ -49,7 +49,7 @@ def source():
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return Tokenizer.from_file(str(SHIPPED_SMALL / "tokenizer.json"))
+    return Tokenizer.from_file(str(SMALL_DRAFTER / "tokenizer.json"))
 
 
 @pytest.fixture

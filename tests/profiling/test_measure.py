@@ -6,10 +6,10 @@ import math
 import pytest
 
 from canopy.config import CacheConfig, Deployment, LimitsConfig, TargetConfig, TreeConfig
-from canopy.profiling import measure
-from canopy.profiling.files import write_plot, write_profile
-from canopy.profiling.steps import StepGrid, StepTimes
-from canopy.stages.profiles import fingerprint, load_profile
+from canopy.costs.profile_file import fingerprint, load_profile
+from canopy.profiling import measurement as measure
+from canopy.profiling.profile_writer import write_plot, write_profile
+from canopy.profiling.step_times import StepGrid, StepTimes
 
 
 @pytest.fixture(scope="module")

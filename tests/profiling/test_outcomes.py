@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from canopy.profiling.outcomes import Outcomes, joined
+from canopy.profiling.outcome_recorder import Outcomes, joined
 from canopy.tree import DraftTree
 
 #      0 ── 1 (token 5) ── 3 (token 7)

@@ -13,7 +13,7 @@ from canopy.config import (
     LimitsConfig,
     TargetConfig,
 )
-from canopy.serve.runtime import with_free_ports
+from canopy.server.runtime import with_free_ports
 
 
 def _serve(deployment: Deployment, folder: Path) -> Iterator[TestedServer]:

@@ -13,7 +13,7 @@ from tested_server import MAX_CONTEXT, TestedServer
 from wire import ask
 
 from canopy.config import POLICIES, CacheConfig, Deployment, LimitsConfig, TargetConfig
-from canopy.serve.runtime import with_free_ports
+from canopy.server.runtime import with_free_ports
 
 pytestmark = pytest.mark.server
 

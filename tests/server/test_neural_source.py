@@ -9,8 +9,8 @@ from training.drafter_corpus import make_drafter
 from wire import ask
 
 from canopy.config import CacheConfig, Deployment, DrafterConfig, TargetConfig
-from canopy.models.block_drafter_files import save_drafter
-from canopy.serve.runtime import with_free_ports
+from canopy.models.block_drafter.checkpoint import save_drafter
+from canopy.server.runtime import with_free_ports
 
 pytestmark = pytest.mark.server
 

@@ -12,8 +12,8 @@ from tested_server import TestedServer
 from wire import Stream, ask
 
 from canopy.config import DEFAULT_MODEL, CacheConfig, Deployment, TargetConfig
-from canopy.serve.models import fetch_model
-from canopy.serve.runtime import with_free_ports
+from canopy.model_store.folders import fetch_model
+from canopy.server.runtime import with_free_ports
 
 pytestmark = pytest.mark.server
 

@@ -14,7 +14,7 @@ from waiting import wait_until
 from wire import Stream, ask
 
 from canopy.config import CacheConfig, Deployment, LimitsConfig, TargetConfig
-from canopy.serve.runtime import with_free_ports
+from canopy.server.runtime import with_free_ports
 from canopy.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.server
@@ -47,7 +47,7 @@ def worker_pids(server: TestedServer) -> list[int]:
                 command = (folder / "cmdline").read_bytes()
             except OSError:
                 continue
-            if b"canopy.parallel.worker" in command:
+            if b"canopy.verifier.tensor_parallel.worker" in command:
                 found.append(int(folder.name))
     return found
 

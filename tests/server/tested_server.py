@@ -3,7 +3,7 @@
 from waiting import wait_until
 from wire import metrics
 
-from canopy.serve.process import ServerProcess
+from canopy.server.process import ServerProcess
 
 MAX_CONTEXT = 512
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from canopy.messages import Finish
+from canopy.protocol.messages import Finish
 from canopy.sampling import SamplingParams
-from canopy.text.stopping import truncate
+from canopy.text.truncation import truncate
 
 EOS = 9
 

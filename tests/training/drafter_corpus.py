@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from canopy.models.block_drafter import BlockDrafter, BlockDrafterConfig
-from canopy.models.block_drafter_files import drafter_config, new_drafter
-from canopy.models.block_runner import BlockInputs
-from canopy_training.corpus import Answer, Corpus, Manifest, write_shard
+from canopy.models.block_drafter.checkpoint import drafter_config, new_drafter
+from canopy.models.block_drafter.network import BlockDrafter, BlockDrafterConfig
+from canopy.models.block_drafter.runner import BlockInputs
+from canopy_training.corpus.corpus import Answer, Corpus, Manifest, write_shard
 
 VOCABULARY = 257
 HIDDEN = 48

@@ -5,11 +5,11 @@ import pytest
 import torch
 from training.drafter_corpus import BLOCK_SIZE, DRAFT_IDS, HIDDEN, TAPS, VOCABULARY, make_drafter
 
-from canopy_kernels.copying import LONGEST_COPIED_MATCH
-from canopy_training.copying import fit_copy_bonus
-from canopy_training.corpus import Answer
-from canopy_training.drafter_data import Batches
-from canopy_training.drafter_loss import distillation_loss
+from canopy_kernels.ngram.prompt_lookup import LONGEST_COPIED_MATCH
+from canopy_training.block_drafter.copy_bonus import fit_copy_bonus
+from canopy_training.block_drafter.data import Batches
+from canopy_training.block_drafter.loss import distillation_loss
+from canopy_training.corpus.corpus import Answer
 
 BATCHES = Batches(DRAFT_IDS, VOCABULARY, BLOCK_SIZE)
 

@@ -12,10 +12,10 @@ from tiny_model import write_tiny_model
 
 from canopy.config import TargetConfig
 from canopy.models.decoder import load_decoder
-from canopy.models.step import HiddenTaps, Segment, assemble_step
-from canopy_training import making
-from canopy_training.corpus import Corpus, InvalidCorpus, only_writer
-from canopy_training.making import CorpusPlan, make_corpus, tap_layers_of
+from canopy.models.step_batch import HiddenTaps, Segment, assemble_step
+from canopy_training.corpus import builder
+from canopy_training.corpus.builder import CorpusPlan, make_corpus, tap_layers_of
+from canopy_training.corpus.corpus import Corpus, InvalidCorpus, only_writer
 
 NUM_PROMPTS = 9
 
@@ -98,14 +98,14 @@ def test_a_run_that_was_killed_is_gone_on_with(corpus, plan, target, tmp_path, m
     class Killed(Exception):
         """The process ends here."""
 
-    write_shard = making.write_shard
+    write_shard = builder.write_shard
 
     def killed_at_the_second(folder: Path, index: int, answers) -> None:
         if index == 1:
             raise Killed
         write_shard(folder, index, answers)
 
-    monkeypatch.setattr(making, "write_shard", killed_at_the_second)
+    monkeypatch.setattr(builder, "write_shard", killed_at_the_second)
     with pytest.raises(Killed):
         make_corpus(plan, target, tmp_path)
     assert 1 not in Corpus(tmp_path).shard_indices

@@ -6,14 +6,14 @@ import torch
 from training.drafter_corpus import block_inputs, make_drafter
 
 from canopy.errors import InvalidDeployment
-from canopy.models.block_drafter_files import save_drafter
-from canopy.models.block_runner import (
+from canopy.models.block_drafter.checkpoint import save_drafter
+from canopy.models.block_drafter.runner import (
     BlockInputs,
     OnnxBlockRunner,
     TorchBlockRunner,
 )
-from canopy.models.block_running import runner_for
-from canopy_training.drafter_export import export_drafter
+from canopy.models.block_drafter.runner_choice import runner_for
+from canopy_training.block_drafter.export import export_drafter
 
 BATCHES = [(1, 1), (1, 40), (3, 17)]
 

@@ -15,10 +15,10 @@ from training.drafter_corpus import (
 )
 
 from canopy.errors import InvalidDeployment
-from canopy.models.block_drafter_files import load_drafter, save_drafter
-from canopy_training.drafter_data import Batches, draft_vocabulary, is_held_out, tap_scales
-from canopy_training.drafter_evaluation import evaluate
-from canopy_training.drafter_training import DrafterTraining, TrainingSettings
+from canopy.models.block_drafter.checkpoint import load_drafter, save_drafter
+from canopy_training.block_drafter.data import Batches, draft_vocabulary, is_held_out, tap_scales
+from canopy_training.block_drafter.evaluation import evaluate
+from canopy_training.block_drafter.trainer import DrafterTraining, TrainingSettings
 
 SETTINGS = TrainingSettings(
     steps=60, sequences=4, anchors=8, learning_rate=3e-3, warm_up_steps=5, evaluate_every=60,

@@ -5,12 +5,12 @@ import pytest
 import torch
 from training.drafter_corpus import make_corpus, make_drafter
 
-from canopy_kernels.continuations import FEATURES
-from canopy_kernels.gram_table import no_grams
-from canopy_training.drafter_training import DrafterTraining, TrainingSettings
-from canopy_training.mixing import drafting_with
-from canopy_training.ngrams import is_held_out
-from canopy_training.survival import acceptance, anchor_places, fit, gather
+from canopy_kernels.ngram.continuations import FEATURES
+from canopy_kernels.ngram.ngram_table import no_grams
+from canopy_training.block_drafter.combined_weights import drafting_with
+from canopy_training.block_drafter.trainer import DrafterTraining, TrainingSettings
+from canopy_training.lookup.ngrams import is_held_out
+from canopy_training.lookup.survival import acceptance, anchor_places, fit, gather
 
 SETTINGS = TrainingSettings(
     steps=40, sequences=4, anchors=8, learning_rate=3e-3, warm_up_steps=5, evaluate_every=1000,

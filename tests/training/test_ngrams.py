@@ -11,17 +11,22 @@ from hypothesis import strategies as st
 from tiny_model import write_tiny_model
 
 from canopy.config import Deployment, DrafterConfig, TargetConfig
+from canopy.drafter.lookup.ngram_store import NgramStore, vocabulary_digest
+from canopy.drafter.stage import make_drafter
 from canopy.errors import InvalidDeployment
-from canopy.messages import DraftRequest
+from canopy.protocol.messages import DraftRequest
+from canopy.protocol.proposals import unpack_proposals
+from canopy.protocol.sequence_updates import StartedSequence, pack_started
 from canopy.sampling import PolicyName, SamplingParams
-from canopy.stages.changes import StartedSequence, pack_started
-from canopy.stages.drafting import make_drafter
-from canopy.stages.proposals import unpack_proposals
-from canopy.stages.sources.ngram_store import NgramStore, vocabulary_digest
 from canopy.text.tokenizer import Tokenizer
-from canopy_kernels.continuations import FEATURES, NUM_FEATURES
-from canopy_kernels.gram_table import ANSWER_WEIGHT, MAX_GRAM_FOLLOWERS, context_keys, find_context
-from canopy_training.ngrams import LEAST_TOTALS, count, further_texts, is_held_out
+from canopy_kernels.ngram.continuations import FEATURES, NUM_FEATURES
+from canopy_kernels.ngram.ngram_table import (
+    ANSWER_WEIGHT,
+    MAX_GRAM_FOLLOWERS,
+    context_keys,
+    find_context,
+)
+from canopy_training.lookup.ngrams import LEAST_TOTALS, count, further_texts, is_held_out
 
 texts = st.lists(st.integers(0, 3), min_size=1, max_size=60)
 

@@ -9,22 +9,22 @@ import torch
 from training.drafter_corpus import VOCABULARY, make_answer, make_corpus
 
 from canopy.config import CacheConfig, Deployment, DrafterConfig, TargetConfig
+from canopy.drafter.autoregressive import make_autoregressive_source
+from canopy.drafter.source import DraftSequence, DraftTask
 from canopy.models.config import ModelConfig
-from canopy.models.weights import load_weights
-from canopy.policy import PolicySettings
+from canopy.models.llama.weights import load_weights
 from canopy.sampling import PolicyName, SamplingParams
-from canopy.stages.sources.autoregressive import make_autoregressive_source
-from canopy.stages.sources.source import DraftSequence, DraftTask
-from canopy_training.small_drafter import SmallShape, new_small_drafter
-from canopy_training.small_evaluation import evaluate_small
-from canopy_training.small_training import (
+from canopy.tree.policies import PolicySettings
+from canopy_training.loop.course import run_to_the_end
+from canopy_training.small_drafter.evaluation import evaluate_small
+from canopy_training.small_drafter.model import SmallShape, new_small_drafter
+from canopy_training.small_drafter.trainer import (
     Scored,
     SmallSettings,
     SmallTraining,
     small_batch,
     small_loss,
 )
-from canopy_training.training_course import run_to_the_end
 
 SHAPE = SmallShape(hidden_size=32, num_layers=1, head_dim=16, intermediate_size=64)
 SETTINGS = SmallSettings(

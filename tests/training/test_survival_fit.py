@@ -4,15 +4,20 @@ import numpy as np
 import pytest
 from answers import answer_of
 
-from canopy.policy import PolicySettings
+from canopy.drafter.lookup.ngram_store import NgramStore
+from canopy.drafter.lookup.source import LookupSource
+from canopy.drafter.source import DraftSequence, DraftTask
 from canopy.sampling import PolicyName, SamplingParams
-from canopy.stages.sources.lookup import LookupSource
-from canopy.stages.sources.ngram_store import NgramStore
-from canopy.stages.sources.source import DraftSequence, DraftTask
-from canopy_kernels.continuations import NUM_FEATURES
-from canopy_training.ngrams import count, is_held_out
-from canopy_training.reliability import Check, calibration_error, reliability_table, write_plot
-from canopy_training.survival import Examples, acceptance, fit, gather, log_loss
+from canopy.tree.policies import PolicySettings
+from canopy_kernels.ngram.continuations import NUM_FEATURES
+from canopy_training.lookup.ngrams import count, is_held_out
+from canopy_training.lookup.reliability import (
+    Check,
+    calibration_error,
+    reliability_table,
+    write_plot,
+)
+from canopy_training.lookup.survival import Examples, acceptance, fit, gather, log_loss
 
 
 def random_answers(num):

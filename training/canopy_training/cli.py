@@ -11,9 +11,9 @@ import typer
 
 from canopy.config import Deployment, TargetConfig, load_deployment
 from canopy.errors import CanopyError
-from canopy_training.drafter_cli import drafter, export, mix
-from canopy_training.lookup_cli import ngrams, survival
-from canopy_training.small_cli import autoregressive
+from canopy_training.block_drafter.cli import drafter, export, mix
+from canopy_training.lookup.cli import ngrams, survival
+from canopy_training.small_drafter.cli import autoregressive
 
 app = typer.Typer(
     name="canopy-train",
@@ -54,8 +54,8 @@ def corpus(
     Example: canopy-train corpus --prompts prompts.jsonl --out corpus --limit 2000
     """
     target = _target(config, threads)
-    from canopy_training.corpus import InvalidCorpus
-    from canopy_training.making import CorpusPlan, make_corpus
+    from canopy_training.corpus.builder import CorpusPlan, make_corpus
+    from canopy_training.corpus.corpus import InvalidCorpus
 
     plan = CorpusPlan(prompts, limit, max_tokens, max_prompt_tokens, batch, seed)
     total = limit or sum(1 for line in prompts.open(encoding="utf-8") if line.strip())
@@ -74,7 +74,7 @@ def _target(config: Path | None, threads: int) -> TargetConfig:
     """The target of a deployment, with so many threads from now on."""
     import os
 
-    from canopy.serve.runtime import THREAD_VARIABLES
+    from canopy.server.runtime import THREAD_VARIABLES
 
     os.environ.update(THREAD_VARIABLES)  # as on the server; read once, when torch is loaded
     import torch

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from canopy_training.training_run import Progress
+    from canopy_training.loop.run import Progress
 
 Target = Annotated[str, typer.Option(help="Name or folder of the target.")]
 CorpusFolder = Annotated[Path, typer.Option(exists=True, help="What `canopy-train corpus` made.")]

@@ -3,7 +3,7 @@
 from typing import Any
 
 from canopy.config import deployment_of_this_server
-from canopy.entry.service import EntryService
+from canopy.frontend.service import EntryService
 
 
 class TritonPythonModel:

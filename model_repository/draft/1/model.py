@@ -3,9 +3,9 @@
 from typing import Any
 
 from canopy.config import deployment_of_this_server
-from canopy.messages import DraftRequest
-from canopy.stages.drafting import make_drafter
-from canopy.triton_io import serve_stage
+from canopy.drafter.stage import make_drafter
+from canopy.protocol.messages import DraftRequest
+from canopy.protocol.triton_io import serve_stage
 
 
 class TritonPythonModel:

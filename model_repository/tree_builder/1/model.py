@@ -3,10 +3,10 @@
 from typing import Any
 
 from canopy.config import deployment_of_this_server
-from canopy.messages import BuildRequest
-from canopy.stages.building import make_tree_builder
-from canopy.stages.load import LoadMonitor
-from canopy.triton_io import serve_stage
+from canopy.protocol.messages import BuildRequest
+from canopy.protocol.triton_io import serve_stage
+from canopy.tree_builder.load_monitor import LoadMonitor
+from canopy.tree_builder.stage import make_tree_builder
 
 
 class TritonPythonModel:

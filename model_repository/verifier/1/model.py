@@ -3,9 +3,9 @@
 from typing import Any
 
 from canopy.config import deployment_of_this_server
-from canopy.messages import VerifyRequest
-from canopy.stages.verifying import make_verifier
-from canopy.triton_io import serve_stage
+from canopy.protocol.messages import VerifyRequest
+from canopy.protocol.triton_io import serve_stage
+from canopy.verifier.stage import make_verifier
 
 
 class TritonPythonModel:

@@ -3,9 +3,9 @@
 accept(tree, rows, logits, params, num_tokens, num_emitted) -> Verdict
 """
 
-from canopy.acceptance.chance import draft_noise
-from canopy.acceptance.laws import accept
+from canopy.acceptance.random_source import draft_noise
 from canopy.acceptance.rejection import draw_children, slot_log_probs
-from canopy.acceptance.verdict import Verdict
+from canopy.acceptance.result import Verdict
+from canopy.acceptance.rules import accept
 
 __all__ = ["Verdict", "accept", "draft_noise", "draw_children", "slot_log_probs"]

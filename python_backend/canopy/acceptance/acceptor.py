@@ -1,6 +1,6 @@
 """Acceptance of all trees of a step at once, where their logits are.
 
-HostAcceptor                      tree by tree, by the laws of canopy.acceptance.laws
+HostAcceptor                      tree by tree, by the laws of canopy.acceptance.rules
 device_acceptor.DeviceAcceptor    all trees together, by the kernels: the same tokens
 """
 
@@ -13,8 +13,8 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from canopy.acceptance.laws import accept
-from canopy.acceptance.verdict import Verdict
+from canopy.acceptance.result import Verdict
+from canopy.acceptance.rules import accept
 from canopy.sampling import SamplingParams
 from canopy.tree import DraftTree, ProposalRow
 

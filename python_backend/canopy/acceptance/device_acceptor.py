@@ -16,16 +16,16 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from canopy.acceptance.acceptor import Candidate
-from canopy.acceptance.verdict import Verdict
+from canopy.acceptance.result import Verdict
 from canopy.sampling import Acceptance, SamplingParams
 from canopy.tree import Forest
-from canopy_kernels.coupled_argmax import launch_coupled_argmax
-from canopy_kernels.recursive_rejection_kernel import launch_recursive_rejection
-from canopy_kernels.row_laws import Filters, row_laws
-from canopy_kernels.sending import send
-from canopy_kernels.traversal_kernel import launch_traversal
-from canopy_kernels.tree_walk import launch_walk_trees
-from canopy_kernels.trees import ProposalRows, Trees, Verdicts
+from canopy_kernels.host_to_device import send
+from canopy_kernels.sampling.coupled_argmax import launch_coupled_argmax
+from canopy_kernels.sampling.filters import Filters, row_laws
+from canopy_kernels.sampling.recursive_rejection_triton import launch_recursive_rejection
+from canopy_kernels.sampling.traversal_triton import launch_traversal
+from canopy_kernels.sampling.tree_walk import launch_walk_trees
+from canopy_kernels.sampling.trees import ProposalRows, Trees, Verdicts
 
 
 class Kind(Enum):
@@ -188,7 +188,7 @@ def _ruled_out(candidates: Sequence[Candidate]) -> dict[str, np.ndarray]:
 def _verdicts(
     groups: Sequence[_Group], table: np.ndarray, num_candidates: int
 ) -> list[Verdict | None]:
-    """table: int32 [S, 2 + depth] of all groups, see `canopy_kernels.trees.Verdicts`."""
+    """table: int32 [S, 2 + depth] of all groups, see `canopy_kernels.sampling.trees.Verdicts`."""
     verdicts: list[Verdict | None] = [None] * num_candidates
     members = [member for group in groups for member in group.members]
     for member, (num_accepted, bonus, *path) in zip(members, table.tolist(), strict=True):

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from canopy.acceptance.chance import Chance
+from canopy.acceptance.random_source import Chance
 from canopy.tree import ProposalRow
 
 

@@ -29,9 +29,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from canopy.acceptance.chance import Chance
+from canopy.acceptance.random_source import Chance
 from canopy.acceptance.rejection import Remainder
-from canopy.acceptance.verdict import Verdict
+from canopy.acceptance.result import Verdict
 from canopy.tree import DraftTree, ProposalRow
 
 

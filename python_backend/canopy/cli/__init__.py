@@ -4,13 +4,13 @@ import sys
 
 import typer
 
-from canopy.cli.asking import generate, health
-from canopy.cli.benchmarking import PASSED_ON, bench
-from canopy.cli.chatting import chat
-from canopy.cli.joining import worker
-from canopy.cli.listing import models
-from canopy.cli.profiling import profile
-from canopy.cli.serving import fetch_model, serve
+from canopy.cli.bench import PASSED_ON, bench
+from canopy.cli.chat import chat
+from canopy.cli.generate import generate, health
+from canopy.cli.models import models
+from canopy.cli.profile import profile
+from canopy.cli.serve import fetch_model, serve
+from canopy.cli.worker import worker
 from canopy.errors import CanopyError
 
 EXIT_FAILED = 1

@@ -11,15 +11,15 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from canopy.engine.ledger import StageLedger
 from canopy.engine.metrics import EngineMetrics
 from canopy.engine.output import Delta, Sink
-from canopy.engine.proposing import Proposer, TurnTrees
 from canopy.engine.request import GenerationRequest, Sequence
+from canopy.engine.speculator import Proposer, TurnTrees
+from canopy.engine.stage_sync import StageLedger
 from canopy.engine.trace import TracedTurn
 from canopy.errors import Cancelled, CanopyError, StageFailed, Unavailable
-from canopy.messages import Finish, Status, VerifyReply, VerifyRequest
-from canopy.stages.protocol import Drafter, TreeBuilder, Verifier
+from canopy.protocol.messages import Finish, Status, VerifyReply, VerifyRequest
+from canopy.protocol.stages import Drafter, TreeBuilder, Verifier
 from canopy.tree.forest import split_ragged
 
 # A verifier that fails this often in a row is not healed by restarting it.

@@ -9,7 +9,7 @@ from typing import Any
 
 from canopy.engine.histogram import Histogram
 from canopy.engine.request import Sequence
-from canopy.messages import BuildReply, DraftReply
+from canopy.protocol.messages import BuildReply, DraftReply
 from canopy.tree import DraftTree
 
 STAGES = ("draft", "build", "verify", "commit", "total")

@@ -10,7 +10,7 @@ import numpy as np
 
 from canopy.engine.output import Delta, Sink
 from canopy.engine.trace import RoundTrace
-from canopy.messages import Finish
+from canopy.protocol.messages import Finish
 from canopy.sampling import PolicyName, SamplingParams
 from canopy.text.detokenizer import Detokenizer
 from canopy.text.stop_strings import StopStrings

@@ -7,10 +7,10 @@ import torch
 
 from canopy.errors import InvalidDeployment
 from canopy.models.config import ModelConfig
-from canopy.models.float_decoder import FASTEST, SHAPE_INVARIANT, load_float_decoder
-from canopy.models.int8_decoder import Int8Decoder
-from canopy.models.int8_weights import load_int8_weights
-from canopy.models.step import HiddenTaps, StepBatch
+from canopy.models.int8.decoder import Int8Decoder
+from canopy.models.int8.weights import load_int8_weights
+from canopy.models.llama.float_decoder import FASTEST, SHAPE_INVARIANT, load_float_decoder
+from canopy.models.step_batch import HiddenTaps, StepBatch
 
 
 class Cache(Protocol):

@@ -6,8 +6,8 @@ import torch
 from golden_heads import DTYPES, PROMPT, TOLERANCE, ExactKVCache, copied, error, golden_of, load
 from golden_heads import variant as tensors_of
 
-from canopy.cache.kv_cache import KVCache
-from canopy.models.step import Segment, assemble_step
+from canopy.kv_cache.float_cache import KVCache
+from canopy.models.step_batch import Segment, assemble_step
 
 BLOCK_SIZE = 16
 CHAINS = ["eagle3-safeai", "eagle3-speculators", "eagle3-deepspec"]

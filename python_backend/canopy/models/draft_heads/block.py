@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from canopy.cache.kv_cache import KVCache
+from canopy.kv_cache.float_cache import KVCache
 from canopy.models.draft_heads.config import BlockHeadConfig
 from canopy.models.draft_heads.layers import HeadLayer, Rope, Rotation
 from canopy.models.draft_heads.markov import MarkovHead

@@ -17,7 +17,7 @@ from canopy.models.draft_heads.block import BlockHead
 from canopy.models.draft_heads.config import BlockHeadConfig, Eagle3Config, HeadConfig, TargetShape
 from canopy.models.draft_heads.eagle3 import Eagle3Head
 from canopy.models.draft_heads.recognition import read_head_config
-from canopy.models.weights import require_fit, weight_files
+from canopy.models.llama.weights import require_fit, weight_files
 
 PICKLED = "pytorch_model.bin"
 _EMBEDDING, _HEAD = "embed_tokens.weight", "lm_head.weight"

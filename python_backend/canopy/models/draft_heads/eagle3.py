@@ -11,11 +11,11 @@ Rows lie in a paged cache as those of a decoder do, and a draft tree's rows see 
 import torch
 from torch import nn
 
-from canopy.cache.kv_cache import KVCache
+from canopy.kv_cache.float_cache import KVCache
 from canopy.models.draft_heads.config import Eagle3Config
 from canopy.models.draft_heads.layers import HeadLayer, Rope, Rotation
-from canopy.models.step import StepBatch
-from canopy_kernels.paged_rows import PagedRows
+from canopy.models.step_batch import StepBatch
+from canopy_kernels.attention.paged_rows import PagedRows
 
 
 class Eagle3Head(nn.Module):

@@ -7,7 +7,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from canopy.models.config import ModelConfig
-from canopy.models.layers import rope_frequencies, rotate
+from canopy.models.llama.layers import rope_frequencies, rotate
 
 
 class Rotation(NamedTuple):

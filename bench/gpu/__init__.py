@@ -1,0 +1,1 @@
+"""Kernels and decoders on a GPU."""

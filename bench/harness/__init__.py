@@ -1,0 +1,1 @@
+"""What all benchmarks share: options, prompts, reports, plots and a server to measure."""

@@ -1,0 +1,117 @@
+"""The engine loop over direct stages, in this process: the server's loop without the server."""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from canopy.config import Deployment
+from canopy.drafter.stage import make_drafter
+from canopy.engine.loop import Engine, Stages
+from canopy.engine.metrics import EngineMetrics
+from canopy.engine.output import Delta
+from canopy.engine.request import GenerationRequest
+from canopy.errors import CanopyError
+from canopy.frontend.limits import engine_limits, model_limits
+from canopy.frontend.request_parser import ClientRequest, RequestParser
+from canopy.model_store.folders import model_folder
+from canopy.models.config import ModelConfig
+from canopy.protocol.stages import Verifier
+from canopy.text.tokenizer import Tokenizer
+from canopy.tree_builder.stage import make_tree_builder
+from canopy.verifier.stage import make_verifier
+
+_NO_LIMIT = 1 << 30
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one request gave back."""
+
+    text: str
+    num_tokens: int
+    finish_reason: str
+    report: dict[str, Any]  # engine.request.SpeculationCounts.report
+
+
+class CollectingSink:
+    """`engine.output.Sink` that keeps everything; calls `on_end` once."""
+
+    def __init__(self, on_end: Callable[[], None]) -> None:
+        self._on_end = on_end
+        self._deltas: list[Delta] = []
+        self._error: CanopyError | None = None
+
+    def send(self, delta: Delta) -> None:
+        """Keep a piece."""
+        self._deltas.append(delta)
+        if delta.is_last:
+            self._on_end()
+
+    def fail(self, error: CanopyError) -> None:
+        """Keep the error for `answer`."""
+        self._error = error
+        self._on_end()
+
+    def is_cancelled(self) -> bool:
+        """Benchmarks wait for every answer."""
+        return False
+
+    def answer(self) -> Answer:
+        """The whole answer. Raises the error that the request ended with."""
+        if self._error is not None:
+            raise self._error
+        last = self._deltas[-1]
+        return Answer(
+            text="".join(delta.text for delta in self._deltas),
+            num_tokens=sum(delta.num_tokens for delta in self._deltas),
+            finish_reason=last.finish_reason or "",
+            report=last.report or {},
+        )
+
+
+class LocalEngine:
+    """An engine for one deployment; its caches stay warm from one `run` to the next."""
+
+    def __init__(self, deployment: Deployment, verifier: Verifier | None = None) -> None:
+        """verifier: instead of the deployment's own target."""
+        folder = model_folder(deployment.target.model)
+        tokenizer = Tokenizer(folder)
+        limits = model_limits(ModelConfig.from_folder(folder))
+        self._parser = RequestParser(deployment, limits, tokenizer)
+        stages = Stages(
+            make_drafter(deployment),
+            make_tree_builder(deployment),
+            verifier or make_verifier(deployment),
+        )
+        queue = replace(engine_limits(deployment), max_waiting=_NO_LIMIT)
+        self._engine = Engine(stages, queue, tokenizer.decode)
+
+    @property
+    def metrics(self) -> EngineMetrics:
+        return self._engine.metrics
+
+    def chat_request(self, prompt: str, **parameters: Any) -> GenerationRequest:
+        """One user turn with sampling parameters as clients name them. Raises InvalidRequest."""
+        messages = json.dumps([{"role": "user", "content": prompt}]).encode()
+        client = ClientRequest(messages=messages, request_parameters=parameters)
+        return replace(self._parser.parse(client), timeout_s=math.inf)
+
+    def run(
+        self,
+        requests: Sequence[GenerationRequest],
+        on_end: Callable[[], None] = lambda: None,
+        after_turn: Callable[[], None] = lambda: None,
+    ) -> list[Answer]:
+        """Serve all requests together, as many at once as the deployment allows.
+
+        `on_end` is called after each answer. Raises the error of the first request that failed.
+        """
+        sinks = [CollectingSink(on_end) for _ in requests]
+        for request, sink in zip(requests, sinks, strict=True):
+            self._engine.submit(request, sink)
+        while self._engine.has_work:
+            self._engine.turn()
+            after_turn()
+        return [sink.answer() for sink in sinks]

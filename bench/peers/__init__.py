@@ -1,0 +1,1 @@
+"""Other programs on the same machine, model and prompts."""

@@ -1,0 +1,177 @@
+"""Every policy on the real server, one stream: nodes, verify time, acceptance and net speed.
+
+All arms answer the same prompts greedily, so they write the same text; groups of prompts go
+through the arms in changing order. A speed-up is the median over groups of the ratio to plain
+decoding within the group, the time being the client's.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from bench.harness.arguments import positive
+from bench.harness.benchmark import Benchmark, Options, Record, Result
+from bench.harness.progress import progress_bar
+from bench.harness.prompts import Prompt
+from bench.harness.served_arms import UNIFORM_NODES, ServedArm, ask, served
+from bench.harness.server_metrics import scrape_idle
+from canopy.config import TreeConfig
+from canopy.server.process import ServerProcess
+from canopy_client import Client
+
+PLAIN = ServedArm("ar", "off")
+CHAINS = tuple(ServedArm(f"chain{num}", "chain", num) for num in (2, 3, 5, 8))
+ARMS = (
+    PLAIN,
+    *CHAINS,
+    ServedArm("uniform", "uniform", UNIFORM_NODES),
+    ServedArm("threshold", "threshold", 48),
+    ServedArm("entropy", "entropy", 48),
+    ServedArm("topn", "topn", 16),
+    ServedArm("static_optimal", "static_optimal", 16),
+    ServedArm("survival", "survival", 48),
+    ServedArm("priced", "priced", TreeConfig.node_budget),
+)
+_GROUP = 4  # prompts
+
+
+@dataclass
+class Group:
+    """One arm's answers to one group of prompts."""
+
+    seconds: float = 0.0
+    num_tokens: int = 0
+    num_rounds: int = 0
+    num_drafted: int = 0
+    num_accepted: int = 0
+    verify_ms: float = 0.0  # of a turn
+    build_ms: float = 0.0
+
+    @property
+    def speed(self) -> float:
+        return self.num_tokens / self.seconds
+
+
+@dataclass
+class Outcome:
+    """All groups of one arm."""
+
+    groups: list[Group] = field(default_factory=list)
+
+    def total(self, name: str) -> float:
+        return sum(getattr(group, name) for group in self.groups)
+
+    @property
+    def nodes_per_round(self) -> float:
+        return self.total("num_drafted") / max(self.total("num_rounds"), 1)
+
+    @property
+    def acceptance_length(self) -> float:
+        return 1.0 + self.total("num_accepted") / max(self.total("num_rounds"), 1)
+
+
+def run(options: Options) -> Result:
+    """Start a server of the deployment and race the arms. Raises CannotStart."""
+    max_tokens = options.arguments.max_tokens or (24 if options.is_quick else 64)
+    prompts = options.prompts[: 2 * _GROUP] if options.is_quick else options.prompts
+    groups = [prompts[i : i + _GROUP] for i in range(0, len(prompts), _GROUP)]
+    with (
+        served(options.deployment) as server,
+        Client(server.grpc_url) as client,
+        progress_bar("groups", len(ARMS) * len(groups)) as advance,
+    ):
+        for arm in ARMS:
+            ask(client, "Say hello.", arm, 8)
+        outcomes = _race(server, client, groups, max_tokens, advance)
+    return Result(_figures(outcomes), {"one stream": _records(outcomes)})
+
+
+def _race(
+    server: ServerProcess,
+    client: Client,
+    groups: Sequence[Sequence[Prompt]],
+    max_tokens: int,
+    advance: Callable[[], None],
+) -> dict[str, Outcome]:
+    outcomes = {arm.name: Outcome() for arm in ARMS}
+    for number, prompts in enumerate(groups):
+        first = number % len(ARMS)
+        for arm in ARMS[first:] + ARMS[:first]:
+            outcomes[arm.name].groups.append(_answer(server, client, prompts, arm, max_tokens))
+            advance()
+    return outcomes
+
+
+def _answer(
+    server: ServerProcess,
+    client: Client,
+    prompts: Sequence[Prompt],
+    arm: ServedArm,
+    max_tokens: int,
+) -> Group:
+    before = scrape_idle(server.metrics_url, 1)
+    num_finished = int(before.total("canopy_requests_finished_total")) + len(prompts)
+    group = Group()
+    for prompt in prompts:
+        start = time.perf_counter()
+        answer = ask(client, prompt.text, arm, max_tokens)
+        group.seconds += time.perf_counter() - start
+        group.num_tokens += answer.num_output_tokens
+        group.num_rounds += answer.speculation["rounds"]
+        group.num_drafted += answer.speculation["drafted_nodes"]
+        group.num_accepted += answer.speculation["accepted_tokens"]
+    after = scrape_idle(server.metrics_url, num_finished)
+    num_turns = after.total("canopy_turns_total") - before.total("canopy_turns_total")
+    for stage in ("verify", "build"):
+        seconds = [p.total("canopy_stage_seconds_total", stage=stage) for p in (before, after)]
+        setattr(group, f"{stage}_ms", 1e3 * (seconds[1] - seconds[0]) / max(num_turns, 1))
+    return group
+
+
+def _speed_ratio(outcomes: dict[str, Outcome], arm: str, other: str) -> float:
+    pairs = zip(outcomes[arm].groups, outcomes[other].groups, strict=True)
+    return median(own.speed / its.speed for own, its in pairs)
+
+
+def _records(outcomes: dict[str, Outcome]) -> list[Record]:
+    return [
+        {
+            "arm": name,
+            "nodes_per_round": outcome.nodes_per_round,
+            "verify_ms": median(group.verify_ms for group in outcome.groups),
+            "build_ms": median(group.build_ms for group in outcome.groups),
+            "acceptance_length": outcome.acceptance_length,
+            "tokens_per_s": outcome.total("num_tokens") / outcome.total("seconds"),
+            "speedup": _speed_ratio(outcomes, name, PLAIN.name),
+        }
+        for name, outcome in outcomes.items()
+    ]
+
+
+def _figures(outcomes: dict[str, Outcome]) -> dict[str, float]:
+    figures: dict[str, float] = {}
+    for record in _records(outcomes):
+        name = record["arm"]
+        figures[f"speedup_{name}"] = record["speedup"]
+        figures[f"nodes_{name}"] = record["nodes_per_round"]
+        figures[f"tau_{name}"] = record["acceptance_length"]
+        figures[f"verify_ms_{name}"] = record["verify_ms"]
+    tuned = max((arm.name for arm in CHAINS), key=lambda name: figures[f"speedup_{name}"])
+    figures["priced_over_chain"] = _speed_ratio(outcomes, "priced", tuned)
+    figures["build_ms_1"] = median(group.build_ms for group in outcomes["priced"].groups)
+    return figures
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--max-tokens", type=positive, metavar="N", help="tokens of an answer")
+
+
+BENCHMARK = Benchmark(
+    "strategies",
+    "nodes, verify time, acceptance and speed-up of every policy on the server, one stream",
+    run,
+    _add_arguments,
+    reads_profile=True,
+)

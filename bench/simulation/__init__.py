@@ -1,0 +1,1 @@
+"""Policies on machines that are not here."""

@@ -1,0 +1,1 @@
+"""Times of the target's forward pass."""

@@ -1,0 +1,115 @@
+"""From a checked request to its answer: one stream of the server per choice."""
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from starlette.responses import Response
+
+from canopy_client import NO_RETRY, AsyncClient, AsyncTextStream
+from canopy_gateway.answers import Admission, Answers, choice_seed
+from canopy_gateway.errors import Refusal
+from canopy_gateway.event_stream import EventStream
+from canopy_gateway.json_text import JsonResponse
+from canopy_gateway.responses import ChatShape, CompletionShape, Head, Shape, usage_of
+from canopy_gateway.schema import ChatRequest, CompletionRequest, SamplingRequest
+from canopy_gateway.settings import GatewaySettings
+
+Start = Callable[..., AsyncTextStream]
+
+
+def connect(settings: GatewaySettings) -> AsyncClient:
+    """The client of the server behind. It never retries: the gateway's own clients do."""
+    return AsyncClient(
+        settings.server_url,
+        settings.request_timeout_s,
+        model=settings.model,
+        tls=settings.tls,
+        retry=NO_RETRY,
+    )
+
+
+class Completer:
+    """Answers chats and completions."""
+
+    def __init__(self, client: AsyncClient, settings: GatewaySettings) -> None:
+        self._client = client
+        self._settings = settings
+        self._admission = Admission(
+            settings.max_concurrent,
+            settings.max_concurrent_per_key or settings.max_concurrent,
+            settings.retry_after_s,
+        )
+
+    async def chat(self, request: ChatRequest, api_key: str) -> Response:
+        """Raises Refusal and ClientError."""
+        messages = [message.for_server() for message in request.messages]
+        self._check_size(sum(len(m["content"].encode()) for m in messages), "messages")
+        start = partial(self._client.stream_chat, messages)
+        return await self._answer(request, [start], ChatShape(), api_key)
+
+    async def complete(self, request: CompletionRequest, api_key: str) -> Response:
+        """Raises Refusal and ClientError."""
+        self._check_size(sum(len(prompt.encode()) for prompt in request.prompt), "prompt")
+        starts = [partial(self._client.stream, prompt) for prompt in request.prompt]
+        return await self._answer(request, starts, CompletionShape(), api_key)
+
+    async def _answer(
+        self, request: SamplingRequest, starts: Sequence[Start], shape: Shape, api_key: str
+    ) -> Response:
+        self._check_model(request.model)
+        streams = self._choices(request, starts)
+        head = Head(f"{shape.prefix}-{uuid.uuid4().hex}", int(time.time()), request.model)
+        answers = await Answers.open(streams, self._admission.enter(len(streams), api_key))
+        try:
+            if request.stream:
+                await answers.wait_for_first(self._settings.stream_start_s)
+                return self._stream(request, answers, shape, head)
+            usage = usage_of(await answers.all(), request.n)
+            content = shape.whole(head, answers.completions, usage)
+        except BaseException:
+            await answers.close()
+            raise
+        await answers.close()
+        return JsonResponse(content, headers={"X-Request-Id": head.id})
+
+    def _stream(
+        self, request: SamplingRequest, answers: Answers, shape: Shape, head: Head
+    ) -> EventStream:
+        return EventStream(
+            answers,
+            shape,
+            head,
+            request.n if request.stream_options.include_usage else None,
+            self._settings.comment_interval_s,
+            {"X-Request-Id": head.id},
+        )
+
+    def _choices(self, request: SamplingRequest, starts: Sequence[Start]) -> list[Start]:
+        """`n` answers of each prompt, those of one prompt together."""
+        count = len(starts) * request.n
+        if count > self._settings.max_choices:
+            limit = self._settings.max_choices
+            raise Refusal(400, f"{count} answers were asked for, at most {limit} are", param="n")
+        options: dict[str, Any] = {**request.options()}
+        choices: list[Start] = []
+        for start in starts:
+            for index in range(request.n):
+                seed = choice_seed(request.seed, index)
+                own = options if seed is None else {**options, "seed": seed}
+                choices.append(partial(start, **own))
+        return choices
+
+    def _check_model(self, name: str) -> None:
+        if name not in self._settings.names:
+            known = ", ".join(self._settings.names)
+            message = f"there is no model {name[:80]!r}: known are {known}"
+            raise Refusal(404, message, "model_not_found", "model")
+
+    def _check_size(self, size: int, name: str) -> None:
+        limit = self._settings.max_prompt_bytes
+        if size > limit:
+            message = f"{name}: {size} bytes of text, at most {limit} are accepted"
+            raise Refusal(400, message, "prompt_too_large", name)

@@ -1,0 +1,1 @@
+"""Ahead-of-time compilation of every Triton kernel, on a machine without a GPU."""

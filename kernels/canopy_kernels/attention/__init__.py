@@ -1,0 +1,1 @@
+"""Tree attention over a paged KV cache, and the writes and moves of that cache."""

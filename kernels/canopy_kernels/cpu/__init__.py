@@ -1,0 +1,1 @@
+"""Threads, LLVM code and float sums that the CPU kernels are made of."""

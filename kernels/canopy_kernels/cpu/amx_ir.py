@@ -1,0 +1,75 @@
+"""Small pieces of LLVM code for the matrix tiles of AMX, and whether this CPU has them.
+
+A tile register holds up to 16 rows of 64 bytes. Before use a thread says how many of them each
+register has; what the threads of one process may use, the operating system must be asked once.
+"""
+
+import ctypes
+import functools
+import platform
+
+from llvmlite import ir
+from numba.core import cgutils
+
+from canopy_kernels.cpu.simd_ir import INT64, has_feature
+
+_BYTE = ir.IntType(8)
+_ADDRESS = _BYTE.as_pointer()
+_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18  # Linux on x86-64
+_CONFIGURATION_SIZE, _FIRST_WIDTH, _FIRST_HEIGHT = 64, 16, 48  # bytes, as LDTILECFG reads them
+
+
+@functools.cache
+def has_matrix_tiles() -> bool:
+    """Whether this process may multiply int8 tiles."""
+    if not has_feature("amx-int8") or platform.system() != "Linux":
+        return False
+    return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0)
+
+
+def configure_tiles(builder, shapes):  # type: ignore[no-untyped-def]
+    """Give tile registers 0, 1, ... heights and widths in bytes, and zero them."""
+    configuration = cgutils.alloca_once(builder, ir.ArrayType(_BYTE, _CONFIGURATION_SIZE))
+    cgutils.memset(builder, configuration, INT64(_CONFIGURATION_SIZE), 0)
+    first = builder.ptrtoint(configuration, INT64)
+
+    def put(offset, value):  # type: ignore[no-untyped-def]
+        place = builder.inttoptr(builder.add(first, INT64(offset)), _ADDRESS)
+        builder.store(builder.trunc(value, _BYTE), place)
+
+    put(0, INT64(1))  # the only palette there is
+    for tile, (height, width) in enumerate(shapes):
+        put(_FIRST_HEIGHT + tile, height)
+        put(_FIRST_WIDTH + 2 * tile, width)
+    _call(builder, "ldtilecfg", builder.bitcast(configuration, _ADDRESS))
+
+
+def release_tiles(builder):  # type: ignore[no-untyped-def]
+    """Say that the registers hold nothing, so that nobody saves them."""
+    _call(builder, "tilerelease")
+
+
+def load_tile(builder, tile, address, stride):  # type: ignore[no-untyped-def]
+    """Rows that lie `stride` bytes apart."""
+    _call(builder, "tileloadd64", _BYTE(tile), builder.inttoptr(address, _ADDRESS), stride)
+
+
+def store_tile(builder, tile, address, stride):  # type: ignore[no-untyped-def]
+    """The inverse of `load_tile`."""
+    _call(builder, "tilestored64", _BYTE(tile), builder.inttoptr(address, _ADDRESS), stride)
+
+
+def zero_tile(builder, tile):  # type: ignore[no-untyped-def]
+    _call(builder, "tilezero", _BYTE(tile))
+
+
+def add_products(builder, sums, rows, columns, rows_are_signed):  # type: ignore[no-untyped-def]
+    """sums[m, n] += products of 4 bytes of rows[m] and of columns[., n], int32; columns int8."""
+    name = "tdpbssd" if rows_are_signed else "tdpbusd"
+    _call(builder, name, _BYTE(sums), _BYTE(rows), _BYTE(columns))
+
+
+def _call(builder, name, *arguments):  # type: ignore[no-untyped-def]
+    kind = ir.FunctionType(ir.VoidType(), [argument.type for argument in arguments])
+    function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.x86.{name}")
+    builder.call(function, arguments)

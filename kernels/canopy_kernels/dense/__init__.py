@@ -1,0 +1,1 @@
+"""Linears and norms whose result for a row does not depend on the batch."""

@@ -1,0 +1,1 @@
+"""Networks on int8 weights for the CPU, exact in their integer products."""

@@ -1,0 +1,209 @@
+"""All layers of a decoder of the Llama family on int8 weights, as one function of a worker team.
+
+    phases of a layer         norm | qkv | rope, cache write | attention | quantise | output
+                              | add, norm | gate and up | gate, quantise | down
+    shared out by             rows, or outputs (linears), or units of rows and a KV head (attention)
+
+Workers meet between phases. Shapes: T rows of a step, E hidden size, H query heads, K KV heads,
+D head_dim, I inner size, L layers; `*` marks sizes that the linears pad.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from canopy_kernels.cpu.threads import WorkerTeam, borrowed, meet, share
+from canopy_kernels.int8.attention import ask_for_share, attend_share, put_query
+from canopy_kernels.int8.attention_scores import ask_for
+from canopy_kernels.int8.buffers import Sizes, Workspace
+from canopy_kernels.int8.fused_ops import (
+    Linears,
+    apply,
+    gate_rows,
+    norm_rows,
+    put_row,
+    quantise_mixed,
+    scratch_of,
+)
+from canopy_kernels.int8.kv_cache import (
+    GROUP,
+    Int8KeyValues,
+    layer_of,
+    put_key,
+    put_value,
+    room_for_levels,
+)
+from canopy_kernels.int8.rows import add, rms_norm, rope
+from canopy_kernels.int8.work_items import most_groups
+
+
+class Weights(NamedTuple):
+    """Of all layers, and of the head as the only one of its kind."""
+
+    attention_norm: np.ndarray  # float32 [L, E]
+    qkv: Linears  # (H + 2K) * D outputs: queries, keys, values
+    qk_norm: np.ndarray  # float32 [L, H + K, D]; without a norm of queries and keys [L, 0, D]
+    output: Linears
+    mlp_norm: np.ndarray  # float32 [L, E]
+    gate_up: Linears  # 2I outputs
+    down: Linears
+    norm: np.ndarray  # float32 [1, E]
+    head: Linears  # vocabulary
+
+
+class Shape(NamedTuple):
+    """Sizes that the weights do not tell."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    inner_size: int
+    norm_eps: np.float32
+
+
+class Step(NamedTuple):
+    """What is computed; `layout` is `PagedRows.arrays`."""
+
+    hidden: np.ndarray  # float32 [T, E] embeddings; overwritten
+    positions: np.ndarray  # int64 [T]
+    cosines: np.ndarray  # float32 [positions, D]
+    sines: np.ndarray  # float32 [positions, D]
+    layout: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]
+    logit_rows: np.ndarray  # int64 [n]
+    cache: Int8KeyValues  # of all layers; the rows' slots are written
+    tap_layers: np.ndarray  # int64 [n] before which layers hidden states are kept
+    taps: np.ndarray  # float32 [T, n, E]; overwritten
+
+
+def workspace(weights: Weights, shape: Shape, num_workers: int) -> Workspace:
+    """For `decode_step` with these weights and a team of so many."""
+    return Workspace(
+        Sizes(
+            hidden=weights.norm.shape[1],
+            num_heads=shape.num_heads,
+            head_dim=shape.head_dim,
+            inner=shape.inner_size,
+            qkv=weights.qkv.scales.shape[1],
+            change=weights.down.scales.shape[1],
+            gate_up=weights.gate_up.scales.shape[1],
+            logits=weights.head.scales.shape[1],
+            num_kv_heads=shape.num_kv_heads,
+            num_workers=num_workers,
+        )
+    )
+
+
+def decode_step(
+    weights: Weights, shape: Shape, step: Step, workspace: Workspace, team: WorkerTeam
+) -> np.ndarray:
+    """Compute a step's rows and write their keys and values.
+
+    Returns the logits, float32 [n, vocabulary*], which last until the workspace's next step.
+    """
+    num_rows, (*_, block_tables, block_size) = len(step.hidden), step.layout
+    num_groups = most_groups(block_tables.shape[1], block_size, num_rows)
+    buffers = workspace.buffers(num_rows, len(step.logit_rows), num_groups)
+    if num_rows:
+        team.run(_decode_share, weights, shape, step, buffers)
+    return buffers.logits
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _decode_share(weights, shape, step, buffers, place):  # type: ignore[no-untyped-def]
+    weights, shape, step, buffers, place = borrowed((weights, shape, step, buffers, place))
+    for layer in range(len(weights.attention_norm)):
+        norm_rows(step.hidden, weights.attention_norm[layer], shape.norm_eps, buffers, place)
+        _keep_taps(step, layer, place)
+        _ask_for_cache(step, buffers, layer, place)
+        meet(place)
+        apply(buffers.hidden, weights.qkv, layer, buffers.qkv, place)
+        meet(place)
+        _place_heads(weights.qk_norm, shape, step, buffers, layer, place)
+        meet(place)
+        attend_share(
+            buffers.queries,
+            layer_of(step.cache, layer),
+            step.layout,
+            buffers.scratch,
+            buffers.mixed,
+            place.worker,
+            place.num_workers,
+        )
+        meet(place)
+        quantise_mixed(shape.head_dim, buffers, place)
+        meet(place)
+        apply(buffers.mixed_heads, weights.output, layer, buffers.change, place)
+        meet(place)
+        norm_rows(step.hidden, weights.mlp_norm[layer], shape.norm_eps, buffers, place)
+        meet(place)
+        apply(buffers.hidden, weights.gate_up, layer, buffers.gate_up, place)
+        meet(place)
+        gate_rows(shape.inner_size, buffers, place)
+        meet(place)
+        apply(buffers.inner, weights.down, layer, buffers.change, place)
+        meet(place)
+    _norm_logit_rows(step, weights.norm[0], shape.norm_eps, buffers, place)
+    meet(place)
+    apply(buffers.hidden, weights.head, 0, buffers.logits, place)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _keep_taps(step, layer, place):  # type: ignore[no-untyped-def]
+    """Copy hidden states of the rows that this worker has just brought up to date."""
+    first, end = share(place, len(step.hidden))
+    for tap in range(len(step.tap_layers)):
+        if step.tap_layers[tap] == layer:
+            for row in range(first, end):
+                step.taps[row, tap] = step.hidden[row]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _ask_for_cache(step, buffers, layer, place):  # type: ignore[no-untyped-def]
+    """What is written to the cache, and what attention will read first, has a linear to come."""
+    cache, num_workers = layer_of(step.cache, layer), place.num_workers
+    slots = step.layout[0]
+    first, end = share(place, len(slots))
+    for row in range(first, end):
+        if row == first or slots[row] // GROUP != slots[row - 1] // GROUP:
+            for kv_head in range(len(cache.keys)):
+                ask_for(cache, slots[row] // GROUP, kv_head)
+    ask_for_share(buffers.queries, cache, step.layout, buffers.scratch, place.worker, num_workers)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _norm_logit_rows(step, weight, eps, buffers, place):  # type: ignore[no-untyped-def]
+    """The same for the rows whose logits are wanted, moved together."""
+    size = step.hidden.shape[1]
+    normed, scratch = np.empty(size, np.float32), scratch_of(size)
+    first, end = share(place, len(step.logit_rows))
+    for index in range(first, end):
+        row = step.logit_rows[index]
+        add(step.hidden[row], buffers.change[row, :size])
+        rms_norm(step.hidden[row], weight, eps, normed)
+        put_row(normed, scratch, buffers.hidden, index, len(step.logit_rows))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _place_heads(qk_norm, shape, step, buffers, layer, place):  # type: ignore[no-untyped-def]
+    """Rotate queries and keys, and write keys and values into the cache."""
+    size, num_heads, num_kv_heads = shape.head_dim, shape.num_heads, shape.num_kv_heads
+    slots, cache = step.layout[0], layer_of(step.cache, layer)
+    rotated, levels = np.empty(size, np.float32), room_for_levels(size)
+    first, end = share(place, len(slots))
+    for row in range(first, end):
+        cosines = step.cosines[step.positions[row]]
+        sines = step.sines[step.positions[row]]
+        for index in range(num_heads + num_kv_heads):
+            head = buffers.qkv[row, index * size : (index + 1) * size]
+            if qk_norm.shape[1] > 0:
+                rms_norm(head, qk_norm[layer, index], shape.norm_eps, head)
+            rope(head, cosines, sines, rotated)
+            if index < num_heads:
+                put_query(rotated, buffers.queries, row, index)
+            else:
+                put_key(rotated, cache, slots[row], index - num_heads, levels)
+        for index in range(num_kv_heads):
+            start = (num_heads + num_kv_heads + index) * size
+            head = buffers.qkv[row, start : start + size]
+            put_value(head, cache, slots[row], index, levels)

@@ -1,0 +1,81 @@
+"""Phases that int8 networks of the Llama family have in common; each computes a worker's share.
+
+Their buffers are those of canopy_kernels.int8.buffers, or others with the same names.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from canopy_kernels.cpu.threads import share
+from canopy_kernels.int8 import gemm_dispatch as tiles
+from canopy_kernels.int8.gemm import linear_share
+from canopy_kernels.int8.layout import QUAD
+from canopy_kernels.int8.rows import add, gated, quantise, rms_norm
+
+
+class Linears(NamedTuple):
+    """One linear of each of L layers; layouts of canopy_kernels.int8.gemm."""
+
+    blocks: np.ndarray  # int8 [L, out* / 16, in* / 4, 16, 4]
+    scales: np.ndarray  # float32 [L, out*]
+    bias: np.ndarray  # float32 [L, out*]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def apply(rows, linears, layer, out, place):  # type: ignore[no-untyped-def]
+    """One linear of packed rows. out: float32 [T, out*]."""
+    linear = linears.blocks[layer], linears.scales[layer], linears.bias[layer]
+    scales = rows.scales[: len(out)]
+    linear_share(rows.packed, scales, linear, out, place.worker, place.num_workers)
+
+
+@njit(inline="always")
+def scratch_of(size):  # type: ignore[no-untyped-def]
+    """Levels of one row, with zeros where the linears pad."""
+    return np.zeros(size + -size % QUAD, np.int16)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def put_row(values, scratch, rows, row, num_rows):  # type: ignore[no-untyped-def]
+    """Quantise one of num_rows rows."""
+    rows.scales[row] = quantise(values, rows.levels, scratch)
+    depth = tiles.piece_depth(len(scratch), num_rows)
+    tiles.pack_row(scratch, depth, rows.packed, row, num_rows)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def norm_rows(hidden, weight, eps, buffers, place):  # type: ignore[no-untyped-def]
+    """Add what the last linear made of the rows, then norm and quantise them."""
+    size = hidden.shape[1]
+    normed, scratch = np.empty(size, np.float32), scratch_of(size)
+    first, end = share(place, len(hidden))
+    for row in range(first, end):
+        add(hidden[row], buffers.change[row, :size])
+        rms_norm(hidden[row], weight, eps, normed)
+        put_row(normed, scratch, buffers.hidden, row, len(hidden))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def quantise_mixed(size, buffers, place):  # type: ignore[no-untyped-def]
+    """Attention's heads, each of `size` numbers, as inputs of the output linear."""
+    num_heads = buffers.mixed.shape[1]
+    flat, scratch = np.empty(num_heads * size, np.float32), scratch_of(num_heads * size)
+    first, end = share(place, len(buffers.mixed))
+    for row in range(first, end):
+        for index in range(num_heads):
+            for i in range(size):
+                flat[index * size + i] = buffers.mixed[row, index, i]
+        put_row(flat, scratch, buffers.mixed_heads, row, len(buffers.mixed))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def gate_rows(size, buffers, place):  # type: ignore[no-untyped-def]
+    """silu(gate) * up of `size` numbers, as inputs of the down linear."""
+    product, scratch = np.empty(size, np.float32), scratch_of(size)
+    first, end = share(place, len(buffers.gate_up))
+    for row in range(first, end):
+        both = buffers.gate_up[row]
+        gated(both[:size], both[size : 2 * size], product)
+        put_row(product, scratch, buffers.inner, row, len(buffers.gate_up))

@@ -1,0 +1,1 @@
+"""Tables of n-grams and what follows them; imports no other kernel."""

@@ -1,0 +1,86 @@
+"""The accepted path when the token after every node is decided already.
+
+    node <- anchor; while a child of node carries decided[node]: node <- that child
+    bonus = decided[node]
+
+This is acceptance in the modes where the target alone decides: greedy, coupled, target_only. The
+decided tokens come from `coupled_argmax` over all nodes. Ids are exact.
+"""
+
+import itertools
+
+import torch
+import triton
+import triton.language as tl
+
+from canopy_kernels.sampling.trees import Trees, Verdicts
+
+
+def walk_trees(trees: Trees, decided_ids: torch.Tensor) -> Verdicts:
+    """The verdicts of all sequences, in one launch. decided_ids: int32 [N]."""
+    walk = launch_walk_trees if decided_ids.is_cuda else walk_trees_reference
+    return walk(trees, decided_ids)
+
+
+def walk_trees_reference(trees: Trees, decided_ids: torch.Tensor) -> Verdicts:
+    """The same by plain loops."""
+    verdicts = Verdicts.empty(trees)
+    for sequence, (first, end) in enumerate(itertools.pairwise(trees.node_starts.tolist())):
+        token_ids, parents = trees.token_ids[first:end], trees.parents[first:end]
+        path, node = [], 0
+        while True:
+            is_next = (parents == node) & (token_ids == decided_ids[first + node])
+            if not is_next.any():
+                break
+            node = int(is_next.nonzero()[0])
+            path.append(node)
+        row = [len(path), int(decided_ids[first + node]), *path]
+        verdicts.table[sequence, : len(row)] = torch.tensor(row)
+    return verdicts
+
+
+def launch_walk_trees(trees: Trees, decided_ids: torch.Tensor) -> Verdicts:
+    """`walk_trees` by the Triton-language kernel."""
+    assert decided_ids.dtype == torch.int32
+    assert decided_ids.shape == trees.parents.shape
+    verdicts = Verdicts.empty(trees)
+    if trees.num_sequences > 0:
+        _walk_trees_kernel[(trees.num_sequences,)](
+            trees.node_starts,
+            trees.token_ids,
+            trees.parents,
+            decided_ids,
+            verdicts.table,
+            verdicts.table.stride(0),
+            triton.next_power_of_2(trees.max_nodes),
+        )
+    return verdicts
+
+
+@triton.jit
+def _walk_trees_kernel(  # type: ignore[no-untyped-def]
+    node_starts_ptr,  # int32 [S + 1]
+    token_ids_ptr,  # int32 [N]
+    parents_ptr,  # int32 [N]
+    decided_ids_ptr,  # int32 [N]
+    verdicts_ptr,  # int32 [S, 2 + max_depth]
+    verdict_stride,
+    NODES: tl.constexpr,
+):
+    sequence = tl.program_id(0)
+    first = tl.load(node_starts_ptr + sequence)
+    num_nodes = tl.load(node_starts_ptr + sequence + 1) - first
+    nodes = tl.arange(0, NODES)
+    token_ids = tl.load(token_ids_ptr + first + nodes, nodes < num_nodes, -1)
+    parents = tl.load(parents_ptr + first + nodes, nodes < num_nodes, -2)
+    verdict_ptr = verdicts_ptr + sequence * verdict_stride
+    node = 0
+    num_accepted = 0
+    while node < num_nodes:
+        decided = tl.load(decided_ids_ptr + first + node)
+        tl.store(verdict_ptr + 1, decided)
+        tl.store(verdict_ptr, num_accepted)
+        node = tl.min(tl.where((parents == node) & (token_ids == decided), nodes, NODES), 0)
+        if node < num_nodes:
+            tl.store(verdict_ptr + 2 + num_accepted, node)
+            num_accepted += 1

@@ -1,0 +1,75 @@
+"""`canopy serve` and `canopy fetch-model`."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from canopy.config import DEFAULT_MODEL, Deployment, load_deployment
+
+
+def serve(
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", help="Deployment file; without one, every default."),
+    ] = None,
+) -> None:
+    """Start the Triton server with the four models and keep it alive, in the foreground.
+
+    The model is fetched first if need be, and what trees cost on this machine is measured if it
+    is not known (see tree.profile_seconds). SIGTERM or Ctrl-C finishes what runs, then stops.
+
+    Example: canopy serve --config deploy/default.toml
+    """
+    from rich.console import Console
+
+    from canopy.model_store.folders import with_model_folders
+    from canopy.server.process import ServerProcess
+    from canopy.server.profile_at_start import measure_if_outdated
+    from canopy.server.supervisor import Supervisor
+
+    deployment = load_deployment(config) if config else Deployment()
+    with _progress_bar() as progress:
+        deployment = with_model_folders(deployment, progress)
+    console = Console()
+    if not measure_if_outdated(config, deployment):
+        console.print("[bold yellow]No profile could be measured[/]: trees may cost more than said")
+    Supervisor(ServerProcess(deployment), console).run()
+
+
+def fetch_model(
+    name: Annotated[str, typer.Argument(help="A published model.")] = DEFAULT_MODEL,
+    verify: Annotated[
+        bool, typer.Option(help="Check every byte of a model that is there, not only sizes.")
+    ] = False,
+    force: Annotated[bool, typer.Option(help="Fetch and convert again.")] = False,
+) -> None:
+    """Download and convert a model, unless it is there and intact.
+
+    Example: canopy fetch-model --verify
+    """
+    from canopy.model_store.folders import fetch_model as fetch
+
+    with _progress_bar() as progress:
+        folder = fetch(name, progress, verify=verify, force=force)
+    print(folder)
+
+
+@contextmanager
+def _progress_bar() -> Iterator[Callable[[str, int, int], None]]:
+    """A callback (phase, done, total) that draws one bar per phase on stderr."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description:>12}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bars:
+        tasks = {}
+
+        def progress(phase: str, done: int, total: int) -> None:
+            if phase not in tasks:
+                tasks[phase] = bars.add_task(phase, total=None)
+            bars.update(tasks[phase], completed=done, total=total or None)
+
+        yield progress

@@ -1,0 +1,1 @@
+"""What a step costs on this machine: the measured profile and its correction while serving."""

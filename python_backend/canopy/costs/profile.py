@@ -1,0 +1,57 @@
+"""What `canopy profile` measured on one machine for one model: everything that has a price."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+from canopy.costs.cost_model import DEFAULT_COST_MODEL, CostModel
+from canopy.tree.survival import SIBLING_RATES, Calibration
+
+GREEDY, SAMPLED = "greedy", "sampled"  # laws that make a source more and less reliable
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The defaults are those of a machine that nobody measured."""
+
+    fingerprint: dict[str, str] = field(default_factory=dict)  # model, dtype, machine, ...
+    cost_model: CostModel = DEFAULT_COST_MODEL
+    draft_ms: float = 0.0  # of one sequence
+    overhead_ms: float = 1.0  # of a turn, beside draft and verify
+    calibrations: dict[str, Calibration] = field(default_factory=dict)  # of the source, by law
+    sibling_rates: tuple[float, ...] = SIBLING_RATES
+
+    def __post_init__(self) -> None:
+        rates = self.sibling_rates
+        if not rates or not all(0.0 < rate < 1.0 for rate in rates):
+            raise ValueError("sibling rates are probabilities between 0 and 1")
+        if list(rates) != sorted(rates, reverse=True) or sum(rates) > 1.0:
+            raise ValueError("sibling rates fall, and one child at most is accepted")
+        if not (0.0 <= self.draft_ms < 1e6 and 0.0 <= self.overhead_ms < 1e6):
+            raise ValueError("draft_ms and overhead_ms are times")
+
+    def calibration_of(self, is_greedy: bool) -> Calibration:
+        """The map of the drafter's scores; one that was not measured is believed."""
+        return self.calibrations.get(GREEDY if is_greedy else SAMPLED, Calibration())
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values only."""
+        return dataclasses.asdict(self)
+
+    @staticmethod
+    def from_json(document: Any) -> "Profile":
+        """The inverse of `to_json`; further keys are ignored. Raises ValueError."""
+        try:
+            return Profile(
+                fingerprint={str(k): str(v) for k, v in document["fingerprint"].items()},
+                cost_model=CostModel.from_json(document["cost_model"]),
+                draft_ms=float(document["draft_ms"]),
+                overhead_ms=float(document["overhead_ms"]),
+                calibrations={
+                    str(law): Calibration(float(c["slope"]), float(c["intercept"]))
+                    for law, c in document["calibrations"].items()
+                },
+                sibling_rates=tuple(map(float, document["sibling_rates"])),
+            )
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"not a profile: {error!r}") from error

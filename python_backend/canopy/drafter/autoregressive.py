@@ -1,0 +1,229 @@
+"""A small language model as drafter: all trees grow together, one forward a level.
+
+    level 0   committed tokens that the drafter has not seen yet, the anchor last
+    level d   the open nodes of depth d with their ancestors
+
+The committed tokens stay in a paged KV cache of the drafter's own. Tree rows lie behind them as
+scratch: a level computes the ancestors of its nodes again, since a step sees the committed
+context and its own rows only.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from canopy.config import CacheConfig, Deployment, DrafterConfig
+from canopy.drafter.growth.distributions import (
+    MIN_COUPLED_CANDIDATES,
+    NodePlace,
+    conditionals,
+    offer_children,
+)
+from canopy.drafter.growth.levelwise import Growth
+from canopy.drafter.source import DraftSequence, DraftTask
+from canopy.drafter.vocabulary import require_same_vocabulary
+from canopy.errors import InvalidDeployment
+from canopy.kv_cache.block_manager import BlockManager
+from canopy.model_store.folders import model_folder, small_drafter_folder
+from canopy.models.decoder import Decoder, load_decoder
+from canopy.models.step_batch import Segment, assemble_step
+from canopy.tree import Proposal
+
+
+def make_autoregressive_source(deployment: Deployment) -> "AutoregressiveSource":
+    """The drafter model of a deployment, with the target's dtype, device and cache size.
+
+    Raises InvalidDeployment for an unusable folder and for a vocabulary unlike the target's.
+    """
+    target, drafter = deployment.target, deployment.drafter
+    folder = small_drafter_folder(drafter.model)
+    vocab_size = require_same_vocabulary(model_folder(target.model), folder)
+    with _torch_threads(drafter.threads):
+        decoder = load_decoder(folder, target.dtype, target.device)
+    if decoder.config.vocab_size < vocab_size:
+        raise InvalidDeployment(
+            f"{folder.name} has {decoder.config.vocab_size} embeddings for {vocab_size} token ids"
+        )
+    return AutoregressiveSource(
+        decoder, vocab_size, deployment.cache, drafter, deployment.limits.max_step_tokens
+    )
+
+
+@dataclass(frozen=True)
+class CatchUp:
+    """Committed tokens of one sequence to compute in this turn."""
+
+    sequence: DraftSequence
+    first: int  # index of the first token computed; those before it are in the cache
+    num_rows: int
+
+    @property
+    def end(self) -> int:
+        return self.first + self.num_rows
+
+    @property
+    def reaches_anchor(self) -> bool:
+        return self.end == len(self.sequence.token_ids)
+
+
+class AutoregressiveSource:
+    """Proposes what the drafter model finds probable.
+
+    A sequence that still lacks context, that finds no KV block or that leaves the drafter's
+    context length brings its anchor alone.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        vocab_size: int,
+        cache: CacheConfig,
+        drafter: DrafterConfig,
+        max_step_tokens: int,
+    ) -> None:
+        """vocab_size: tokens that the target knows. max_step_tokens: context caught up a turn."""
+        self.blocks = BlockManager(cache.num_blocks, cache.block_size, cache.prefix_reuse)
+        self._decoder = decoder
+        self._cache = decoder.new_cache(cache.num_blocks, cache.block_size)
+        self._vocab_size = vocab_size
+        self._drafter = drafter
+        self._max_step_tokens = max_step_tokens
+        self._known: set[int] = set()
+
+    def propose(self, tasks: Sequence[DraftTask]) -> list[Proposal]:
+        """One tree per task. Raises ValueError when the drafter's logits are not finite."""
+        growths = [Growth(task) for task in tasks]
+        ready = self._catch_up([growth for growth in growths if growth.frontier()])
+        while ready := [growth for growth in ready if growth.frontier()]:
+            self._expand(ready, self._forward([self._level_segment(growth) for growth in ready]))
+        return [growth.proposal() for growth in growths]
+
+    def finish(self, sequence_id: int) -> None:
+        """Give the sequence's blocks back."""
+        self.blocks.finish(sequence_id)
+        self._known.discard(sequence_id)
+
+    # Context
+
+    def _catch_up(self, growths: Sequence[Growth]) -> list[Growth]:
+        """Compute missing context and open the first level; the growths that have their context."""
+        plans = self._plan(growths)
+        if not plans:
+            return []
+        logits = self._forward([self._context_segment(plan) for plan in plans.values()])
+        for plan in plans.values():
+            committed = self.blocks.num_committed(plan.sequence.sequence_id)
+            self.blocks.commit(
+                plan.sequence.sequence_id, plan.sequence.token_ids[committed : plan.end]
+            )
+        ready = [growth for growth, plan in plans.items() if plan.reaches_anchor]
+        if ready:
+            self._expand(ready, logits)
+        return ready
+
+    def _plan(self, growths: Sequence[Growth]) -> dict[Growth, CatchUp]:
+        """Who computes how much context. Short gaps go first: a long prompt delays no other."""
+        in_reach = [growth for growth in growths if self._is_in_reach(growth)]
+        plans, left = {}, self._max_step_tokens
+        for growth in sorted(in_reach, key=self._num_missing):
+            num_rows = min(self._num_missing(growth), left)
+            if num_rows > 0 and self._reserve(growth, num_rows):
+                plans[growth] = CatchUp(growth.task.sequence, self._first(growth), num_rows)
+                left -= num_rows
+        return plans
+
+    def _is_in_reach(self, growth: Growth) -> bool:
+        end = len(growth.task.sequence.token_ids) + growth.task.settings.reach
+        return end <= self._decoder.config.max_position_embeddings
+
+    def _first(self, growth: Growth) -> int:
+        """Index of the first token to compute; the anchor always is, for its logits."""
+        sequence = growth.task.sequence
+        if sequence.sequence_id not in self._known:
+            self.blocks.start(sequence.sequence_id, sequence.token_ids)
+            self._known.add(sequence.sequence_id)
+        return min(self.blocks.num_committed(sequence.sequence_id), len(sequence.token_ids) - 1)
+
+    def _num_missing(self, growth: Growth) -> int:
+        return len(growth.task.sequence.token_ids) - self._first(growth)
+
+    def _reserve(self, growth: Growth, num_rows: int) -> bool:
+        """Blocks for context and, where that is complete, for the tree behind it."""
+        is_complete = num_rows == self._num_missing(growth)
+        scratch = growth.task.settings.node_budget if is_complete else 0
+        end = self._first(growth) + num_rows
+        return self.blocks.reserve(growth.task.sequence.sequence_id, end + scratch)
+
+    def _context_segment(self, plan: CatchUp) -> Segment:
+        return Segment(
+            context_length=plan.first,
+            block_table=self.blocks.block_table(plan.sequence.sequence_id),
+            token_ids=np.array(plan.sequence.token_ids[plan.first : plan.end]),
+            parents=np.arange(-1, plan.num_rows - 1),
+            logit_rows=np.arange(plan.num_rows)[-1:] if plan.reaches_anchor else np.zeros(0, int),
+        )
+
+    # Levels
+
+    def _level_segment(self, growth: Growth) -> Segment:
+        frontier = growth.frontier()
+        nodes = _with_ancestors(growth.parents, frontier)
+        row_of = {node: row for row, node in enumerate(nodes)} | {0: -1}
+        sequence = growth.task.sequence
+        return Segment(
+            context_length=len(sequence.token_ids),
+            block_table=self.blocks.block_table(sequence.sequence_id),
+            token_ids=np.array([growth.token_ids[node] for node in nodes]),
+            parents=np.array([row_of[growth.parents[node]] for node in nodes]),
+            logit_rows=np.array([row_of[node] for node in frontier]),
+        )
+
+    def _expand(self, growths: Sequence[Growth], logits: torch.Tensor) -> None:
+        """Open the next level of every growth; the logits' rows are their frontiers, in order."""
+        places = [place for growth in growths for place in _frontier_places(growth)]
+        temperatures = [place.sequence.params.temperature or 1.0 for place in places]
+        num_candidates = max(self._drafter.row_size, MIN_COUPLED_CANDIDATES)
+        heads = conditionals(logits[:, : self._vocab_size], temperatures, num_candidates)
+        offers = (
+            offer_children(head, place, self._drafter)
+            for head, place in zip(heads, places, strict=True)
+        )
+        for growth in growths:
+            frontier = growth.frontier()
+            growth.expand(frontier, [next(offers) for _ in frontier])
+
+    def _forward(self, segments: Sequence[Segment]) -> torch.Tensor:
+        device = str(self._cache.device)
+        with _torch_threads(self._drafter.threads):
+            batch = assemble_step(segments, self.blocks.block_size, device)
+            return self._decoder.forward(batch, self._cache)
+
+
+def _frontier_places(growth: Growth) -> list[NodePlace]:
+    sequence = growth.task.sequence
+    position = len(sequence.token_ids) + growth.depth
+    return [NodePlace(sequence, node, position) for node in growth.frontier()]
+
+
+def _with_ancestors(parents: Sequence[int], nodes: Sequence[int]) -> list[int]:
+    """Drafted nodes on the paths to `nodes`, ascending."""
+    found: set[int] = set()
+    for node in nodes:
+        while node > 0 and node not in found:
+            found.add(node)
+            node = parents[node]
+    return sorted(found)
+
+
+@contextmanager
+def _torch_threads(num_threads: int) -> Iterator[None]:
+    """The drafter's own thread count, also where it shares a process with the target."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,1 @@
+"""A block drafter as proposal source, alone or in one tree with lookup."""

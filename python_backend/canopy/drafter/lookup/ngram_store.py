@@ -1,0 +1,108 @@
+"""The n-gram store: what the target wrote before, and what lookup's candidates are worth.
+
+One safetensors file with the arrays of `ngram.ngram_table.GramTable` and, once fitted,
+`weights` of `ngram.continuations`; its metadata names the vocabulary. The arrays stay in
+the file and are read where they are touched.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from canopy.errors import InvalidDeployment
+from canopy_kernels.ngram.continuations import FEATURES
+from canopy_kernels.ngram.ngram_table import GramTable, no_grams
+
+FORMAT = "2"
+_DTYPES = {"U16": "<u2", "U32": "<u4", "I32": "<i4", "F64": "<f8"}
+
+
+@dataclass(frozen=True)
+class NgramStore:
+    """Read-only."""
+
+    grams: GramTable
+    weights: np.ndarray  # float64 [NUM_FEATURES], or none: see canopy_kernels.ngram.continuations
+
+    @staticmethod
+    def empty() -> "NgramStore":
+        """Of a target that nothing was learnt from."""
+        return NgramStore(no_grams(), np.zeros(0))
+
+    @staticmethod
+    def open(path: Path, vocabulary: str) -> "NgramStore":
+        """Map a file. vocabulary: `vocabulary_digest` of the target.
+
+        Raises InvalidDeployment for a file that is damaged, that speaks of another vocabulary, or
+        whose weights are of other features.
+        """
+        grams, weights, features = _read(path, vocabulary)
+        if len(weights) and features != json.dumps(FEATURES):
+            raise InvalidDeployment(
+                f"the weights in {path} are of other features: fit them with canopy-train survival"
+            )
+        return NgramStore(grams, weights)
+
+    @staticmethod
+    def open_without_weights(path: Path, vocabulary: str) -> "NgramStore":
+        """The same, whatever its weights are of. Raises InvalidDeployment."""
+        return NgramStore(_read(path, vocabulary)[0], np.zeros(0))
+
+    def save(self, path: Path, vocabulary: str) -> None:
+        """Write the file that `open` maps."""
+        tensors = dict(self.grams._asdict())
+        metadata = {"format": FORMAT, "vocabulary": vocabulary}
+        if len(self.weights):
+            tensors["weights"] = self.weights
+            metadata["features"] = json.dumps(FEATURES)
+        partial = path.with_suffix(".partial")
+        save_file({name: np.ascontiguousarray(t) for name, t in tensors.items()}, partial, metadata)
+        partial.replace(path)
+
+
+def vocabulary_digest(model: Path) -> str:
+    """Of the tokens and their ids in a model folder. Raises InvalidDeployment."""
+    try:
+        tokenizer = json.loads((model / "tokenizer.json").read_text(encoding="utf-8"))
+        added = [(token["content"], token["id"]) for token in tokenizer.get("added_tokens", [])]
+        vocabulary = tokenizer["model"]["vocab"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InvalidDeployment(f"{model} has no usable tokenizer.json: {error}") from error
+    tokens = vocabulary.items() if isinstance(vocabulary, dict) else enumerate(map(str, vocabulary))
+    known = sorted(map(str, [*tokens, *added]))
+    return hashlib.sha256("\n".join(known).encode()).hexdigest()[:16]
+
+
+def _read(path: Path, vocabulary: str) -> tuple[GramTable, np.ndarray, str | None]:
+    """(the table, the weights, which may be none, and what they are of)."""
+    try:
+        arrays, metadata = _map_safetensors(path)
+        if metadata.get("format") != FORMAT:
+            raise ValueError(f"its format is {metadata.get('format')}, not {FORMAT}")
+        grams = GramTable(*(arrays[name] for name in GramTable._fields))
+    except (OSError, ValueError, KeyError) as error:
+        raise InvalidDeployment(f"{path} is no n-gram store: {error}") from error
+    if metadata.get("vocabulary") != vocabulary:
+        raise InvalidDeployment(
+            f"{path} was made for another vocabulary than the target's: make one with "
+            "canopy-train ngrams"
+        )
+    return grams, np.array(arrays.get("weights", np.zeros(0))), metadata.get("features")
+
+
+def _map_safetensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Arrays that stay in the file, and its metadata; the library would read them all."""
+    mapped = np.memmap(path, np.uint8, mode="r")
+    length = int.from_bytes(mapped[:8].tobytes(), "little")
+    header = json.loads(mapped[8 : 8 + length].tobytes())
+    metadata = header.pop("__metadata__", {})
+    arrays = {}
+    for name, entry in header.items():
+        start, end = entry["data_offsets"]
+        data = np.asarray(mapped)[8 + length + start : 8 + length + end]
+        arrays[name] = data.view(_DTYPES[entry["dtype"]]).reshape(entry["shape"])
+    return arrays, metadata

@@ -1,0 +1,190 @@
+"""The draft stage: knows every sequence's tokens, and asks the deployment's source for trees."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from canopy.config import DEFAULT_NGRAMS, Deployment, DrafterConfig, TreeConfig
+from canopy.costs.profile import Profile
+from canopy.costs.profile_file import load_profile
+from canopy.drafter.lookup.ngram_store import NgramStore, vocabulary_digest
+from canopy.drafter.lookup.online_ngrams import LearningTable
+from canopy.drafter.lookup.source import LookupSource
+from canopy.drafter.source import (
+    DraftSequence,
+    DraftTask,
+    FeatureReader,
+    NoSource,
+    ProposalSource,
+)
+from canopy.errors import InvalidDeployment, StageFailed
+from canopy.model_store.assets import ngram_store_path
+from canopy.model_store.folders import model_folder
+from canopy.protocol.hidden_states import request_features
+from canopy.protocol.messages import DraftReply, DraftRequest
+from canopy.protocol.proposals import pack_proposals
+from canopy.protocol.sequence_updates import started_sequences
+from canopy.sampling import Acceptance
+from canopy.tree import Proposal
+from canopy.tree.forest import split_ragged
+from canopy.tree.policies import LEAST_PRICED_SURVIVAL, PolicySettings
+from canopy.tree.survival import Calibration
+
+logger = logging.getLogger(__name__)
+
+_NOT_MEASURED = Profile()
+
+
+class DrafterStage:
+    """`stages.protocol.Drafter` over one source.
+
+    A sequence that the source cannot serve brings its anchor alone this turn, and is counted in
+    `num_failed_proposals`; the others are not touched by it.
+    """
+
+    def __init__(
+        self,
+        source: ProposalSource,
+        drafter: DrafterConfig,
+        tree: TreeConfig,
+        profile: Profile = _NOT_MEASURED,
+        num_missing_sources: int = 0,
+    ) -> None:
+        self._source = source
+        self._profile = profile
+        self._max_nodes = drafter.max_nodes
+        self._tree = tree
+        self._sequences: dict[int, DraftSequence] = {}
+        self.num_failed_proposals = 0
+        self._num_missing_sources = num_missing_sources
+
+    def draft(self, request: DraftRequest) -> DraftReply:
+        """Apply the changes, then propose. Raises StageFailed for an unknown sequence."""
+        self._apply_changes(request)
+        least = max([LEAST_PRICED_SURVIVAL, *request.least_survival.tolist()])
+        tasks = [
+            self._task(int(sequence_id), int(max_depth), least)
+            for sequence_id, max_depth in zip(request.sequence_ids, request.max_depths, strict=True)
+        ]
+        num_failed = self.num_failed_proposals
+        proposals = self._propose(tasks)
+        reply = pack_proposals(proposals, self.num_failed_proposals - num_failed)
+        reply.num_source_failures = np.array([self._num_source_failures], np.int32)
+        return reply
+
+    @property
+    def _num_source_failures(self) -> int:
+        own = self._source.num_failures if isinstance(self._source, FeatureReader) else 0
+        return self._num_missing_sources + own
+
+    def _apply_changes(self, request: DraftRequest) -> None:
+        for sequence_id in request.finished_ids:
+            self._finish(int(sequence_id))
+        for started in started_sequences(request):
+            self._finish(started.sequence_id)
+            self._sequences[started.sequence_id] = DraftSequence(
+                started.sequence_id, started.token_ids.tolist(), started.params
+            )
+        grown = split_ragged(request.updated_token_ids, request.updated_lengths)
+        for sequence_id, token_ids in zip(request.updated_ids, grown, strict=True):
+            self._known(int(sequence_id)).token_ids.extend(token_ids.tolist())
+        if isinstance(self._source, FeatureReader):
+            self._source.take_features(request_features(request))
+
+    def _finish(self, sequence_id: int) -> None:
+        self._sequences.pop(sequence_id, None)
+        self._source.finish(sequence_id)
+
+    def _known(self, sequence_id: int) -> DraftSequence:
+        if sequence_id not in self._sequences:
+            raise StageFailed("draft", f"sequence {sequence_id} is unknown: start it again")
+        return self._sequences[sequence_id]
+
+    def _task(self, sequence_id: int, max_depth: int, priced_survival: float) -> DraftTask:
+        sequence = self._known(sequence_id)
+        params = sequence.params
+        budget = min(params.node_budget, self._max_nodes)
+        settings = PolicySettings.of_request(
+            params.policy, budget, self._tree, self._profile.sibling_rates
+        )
+        is_greedy = sequence.acceptance is Acceptance.GREEDY
+        return DraftTask(
+            sequence,
+            replace(
+                settings,
+                max_depth=min(settings.max_depth, max_depth),
+                priced_survival=priced_survival,
+            ),
+            self._profile.calibration_of(is_greedy)
+            if params.policy.is_calibrated
+            else Calibration(),
+        )
+
+    def _propose(self, tasks: Sequence[DraftTask]) -> list[Proposal]:
+        try:
+            return self._source.propose(tasks)
+        except Exception:
+            logger.exception("a proposal failed: the sequences of this turn are drafted one by one")
+            return [self._propose_alone(task) for task in tasks]
+
+    def _propose_alone(self, task: DraftTask) -> Proposal:
+        try:
+            return self._source.propose([task])[0]
+        except Exception:
+            self.num_failed_proposals += 1
+            return Proposal.of_anchor(task.sequence.token_ids[-1])
+
+
+def make_drafter(deployment: Deployment, profile: Profile | None = None) -> DrafterStage:
+    """The draft stage of a deployment. Raises InvalidDeployment for an unusable drafter."""
+    profile = profile or load_profile(deployment)
+    source, num_missing = _make_source(deployment)
+    return DrafterStage(source, deployment.drafter, deployment.tree, profile, num_missing)
+
+
+def _make_source(deployment: Deployment) -> tuple[ProposalSource, int]:
+    """The source, and how many parts of it had to be left out."""
+    drafter = deployment.drafter
+    if drafter.reads_features:
+        return _make_block_source(deployment)
+    if drafter.source == "lookup":
+        return _make_lookup(deployment)
+    if drafter.source == "autoregressive":
+        # The other sources need no torch: their process starts sooner and stays small without it.
+        from canopy.drafter.autoregressive import make_autoregressive_source
+
+        return make_autoregressive_source(deployment), 0
+    return NoSource(), 0
+
+
+def _make_block_source(deployment: Deployment) -> tuple[ProposalSource, int]:
+    """Without a usable block drafter the other sources go on."""
+    from canopy.drafter.block.source import make_block_source
+
+    lookup, num_missing = None, 0
+    if deployment.drafter.source == "all":
+        lookup, num_missing = _make_lookup(deployment)
+    try:
+        return make_block_source(deployment, lookup), num_missing
+    except InvalidDeployment as error:
+        logger.error("the block drafter is left out: %s", error)
+        return lookup or NoSource(), num_missing + 1
+
+
+def _make_lookup(deployment: Deployment) -> tuple[LookupSource, int]:
+    """Compiled and ready; without its store where that does not fit."""
+    drafter, store, num_missing = deployment.drafter, NgramStore.empty(), 0
+    if path := ngram_store_path(drafter.ngrams):
+        try:
+            store = NgramStore.open(path, vocabulary_digest(model_folder(deployment.target.model)))
+        except InvalidDeployment as error:
+            # The default is for the default model, and for others of its vocabulary.
+            is_wanted = drafter.ngrams != DEFAULT_NGRAMS
+            num_missing = int(is_wanted)
+            logger.log(logging.ERROR if is_wanted else logging.INFO, "no n-gram store: %s", error)
+    learning = LearningTable(store.grams) if drafter.learn_online else None
+    source = LookupSource(drafter.min_match, drafter.max_match, store, learning, drafter.coupling)
+    source.warm_up()
+    return source, num_missing

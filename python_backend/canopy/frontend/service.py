@@ -1,0 +1,95 @@
+"""The entry model: checks and enqueues on the server's thread, one engine loop on its own."""
+
+import json
+import threading
+import weakref
+from functools import partial
+from typing import Any
+
+from canopy.config import Deployment
+from canopy.costs.profile_file import load_profile
+from canopy.engine.loop import Engine, Stages
+from canopy.engine.output import Delta
+from canopy.errors import CanopyError, InvalidRequest
+from canopy.frontend.limits import engine_limits, model_limits
+from canopy.frontend.request_parser import RequestParser
+from canopy.frontend.response_stream import InferenceInputs, TritonSink
+from canopy.frontend.response_thread import Outbox
+from canopy.frontend.stage_restart import restart_stage
+from canopy.frontend.triton_metrics import MetricsPublisher
+from canopy.model_store.folders import model_folder
+from canopy.models.config import ModelConfig
+from canopy.protocol.bls import BlsDrafter, BlsTreeBuilder, BlsVerifier
+from canopy.text.tokenizer import Tokenizer
+from canopy.tree_builder.cached import HoldingTreeBuilder
+
+
+class EntryService:
+    """Owns the engine, its thread, the metrics and the way out to clients."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        folder = model_folder(deployment.target.model)
+        tokenizer = Tokenizer(folder)
+        limits = model_limits(ModelConfig.from_folder(folder))
+        tree_builder = HoldingTreeBuilder(
+            BlsTreeBuilder(), deployment.tree, load_profile(deployment)
+        )
+        restart = partial(restart_stage, deployment.server)
+        stages = Stages(BlsDrafter(), tree_builder, BlsVerifier(), restart)
+        self._parser = RequestParser(deployment, limits, tokenizer)
+        self._engine = Engine(stages, engine_limits(deployment), tokenizer.decode)
+        self._metrics = MetricsPublisher(self._engine.metrics, deployment.server.metrics_interval_s)
+        self._outbox = Outbox()
+        self._sinks: weakref.WeakSet[TritonSink] = weakref.WeakSet()
+        self._thread = threading.Thread(target=self._run, name="canopy-engine", daemon=True)
+        self._thread.start()
+
+    def handle(self, request: Any) -> None:
+        """Accept or refuse one InferenceRequest; never raises, always ends the request."""
+        sink = TritonSink(request, self._outbox)
+        try:
+            inputs = InferenceInputs(request)
+            control = inputs.text("control")
+            if control is not None:
+                sink.send(self._control(control))
+                return
+            parsed = self._parser.parse(inputs.client_request())
+            sink.num_input_tokens = len(parsed.prompt_token_ids)
+            self._sinks.add(sink)
+            self._engine.submit(parsed, sink)
+        except CanopyError as error:
+            sink.fail(error)
+        except Exception as error:
+            sink.fail(CanopyError(f"the request could not be read: {error!r}"))
+
+    def close(self) -> None:
+        """Stop the engine; what still runs is told so."""
+        self._engine.stop()
+        self._thread.join(timeout=10.0)
+        self._outbox.close()
+
+    def _run(self) -> None:
+        self._engine.run(lambda: self._metrics.publish_when_due(not self._engine.has_work))
+
+    def _control(self, text: bytes) -> Delta:
+        """Control messages: {"op": "drain"} and {"op": "cancel", "request_id": ...}."""
+        try:
+            message = json.loads(text)
+            operation = message["op"]
+        except (ValueError, TypeError, KeyError) as error:
+            raise InvalidRequest('control must be JSON such as {"op": "drain"}') from error
+        if operation == "drain":
+            self._engine.drain()
+            return Delta(json.dumps({"draining": True}), 0, "stop")
+        if operation == "cancel":
+            return Delta(json.dumps({"cancelled": self._cancel(message)}), 0, "stop")
+        raise InvalidRequest(f"unknown control operation {operation!r}: known are drain, cancel")
+
+    def _cancel(self, message: dict[str, Any]) -> int:
+        request_id = message.get("request_id")
+        if not isinstance(request_id, str) or not request_id:
+            raise InvalidRequest("cancel needs the request_id that the request was sent with")
+        found = [sink for sink in list(self._sinks) if sink.request_id == request_id]
+        for sink in found:
+            sink.is_cancel_requested = True
+        return len(found)

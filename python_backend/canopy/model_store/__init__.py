@@ -1,0 +1,1 @@
+"""Model folders: fetched, converted, checked, and the files that ship with Canopy."""

@@ -1,0 +1,1 @@
+"""Canopy's own block drafter: network, checkpoint and runners."""

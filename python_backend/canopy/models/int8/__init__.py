@@ -1,0 +1,1 @@
+"""Decoders of the Llama family on int8 weights, for the CPU."""

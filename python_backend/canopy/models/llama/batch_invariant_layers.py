@@ -1,0 +1,25 @@
+"""Layers by kernels whose results for a row do not depend on the other rows."""
+
+import torch
+
+from canopy.models.llama.layers import Linear, RMSNorm
+from canopy_kernels.dense.batch_invariant_linear import launch_invariant_linear
+from canopy_kernels.dense.rms_norm import launch_rms_norm
+
+
+class InvariantLinear(Linear):
+    """As Linear."""
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """[T, in] to [T, out]."""
+        return launch_invariant_linear(rows, self.weight, self.bias)
+
+
+class InvariantRMSNorm(RMSNorm):
+    """As RMSNorm."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """The same shape and dtype as x."""
+        width = x.shape[-1]
+        rows = x.contiguous().view(-1, width)
+        return launch_rms_norm(rows, self.weight.view(-1, width), self.eps).view(x.shape)

@@ -1,0 +1,101 @@
+"""Features: hidden states of the target at computed positions, on their way to the drafter.
+
+The verifier takes them from the step that computes a position and sends those that were kept;
+the engine holds them until the next draft; the drafter's context follows. All of it is
+best effort: a position whose features were lost is missing in the drafter's context.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from canopy.protocol.messages import DraftRequest, VerifyReply
+from canopy.tree.forest import split_ragged
+
+
+@dataclass(frozen=True)
+class FeatureTaps:
+    """Which states a drafter reads, and how many positions of them at most."""
+
+    layers: tuple[int, ...]  # models.step.HiddenTaps
+    window: int
+
+
+@dataclass(frozen=True)
+class Features:
+    """States of consecutive positions of one sequence."""
+
+    start: int  # position of the first
+    states: np.ndarray  # float16 [n, taps * E]
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.states)
+
+    def last(self, window: int) -> "Features":
+        """The last positions alone."""
+        return Features(max(self.start, self.end - window), self.states[-window:])
+
+    def joined(self, later: "Features") -> "Features":
+        """Followed by later ones; where these do not follow, they stand alone."""
+        if not self.start <= later.start <= self.end:
+            return later
+        kept = self.states[: later.start - self.start]
+        return Features(self.start, np.concatenate([kept, later.states]))
+
+
+def reply_fields(features: Sequence[Features | None]) -> dict[str, Any]:
+    """The feature fields of VerifyReply, one entry a sequence; none at all without any."""
+    if not any(features):
+        return {}
+    parts = [part or Features(0, np.zeros((0, 1), np.float16)) for part in features]
+    return {
+        "feature_starts": np.array([part.start for part in parts], np.int32),
+        "feature_lengths": np.array([len(part.states) for part in parts], np.int32),
+        "features": np.concatenate([part.states.ravel() for part in parts]),
+    }
+
+
+def _unpacked(starts: np.ndarray, lengths: np.ndarray, states: np.ndarray) -> list[Features]:
+    total = int(lengths.sum())
+    rows = states.reshape(total, len(states) // max(total, 1))
+    parts = split_ragged(rows, lengths)
+    return [Features(int(start), part) for start, part in zip(starts, parts, strict=True)]
+
+
+def request_features(request: DraftRequest) -> dict[int, Features]:
+    """What a DraftRequest brings, by sequence. Raises ValueError for fields that do not fit."""
+    parts = _unpacked(request.feature_starts, request.feature_lengths, request.features)
+    return dict(zip(request.feature_ids.tolist(), parts, strict=True))
+
+
+class FeatureLedger:
+    """The engine's part: what came with verify replies and no draft request has carried yet."""
+
+    def __init__(self, max_positions: int = 256) -> None:
+        """max_positions: kept of a sequence; drafters look back no further."""
+        self._max_positions = max_positions
+        self._pending: dict[int, Features] = {}
+
+    def note(self, sequence_ids: Sequence[int], reply: VerifyReply) -> None:
+        """Keep what a reply brings for its sequences."""
+        if not len(reply.feature_lengths):
+            return
+        parts = _unpacked(reply.feature_starts, reply.feature_lengths, reply.features)
+        for sequence_id, part in zip(sequence_ids, parts, strict=True):
+            if len(part.states):
+                known = self._pending.get(sequence_id)
+                whole = known.joined(part) if known else part
+                self._pending[sequence_id] = whole.last(self._max_positions)
+
+    def take(self, sequence_ids: Iterable[int]) -> dict[str, Any]:
+        """The feature fields of DraftRequest; they are not kept any longer."""
+        found = {i: self._pending.pop(i) for i in sequence_ids if i in self._pending}
+        fields = reply_fields(list(found.values()))
+        return fields and {"feature_ids": np.array(list(found), np.int64), **fields}
+
+    def drop(self, sequence_id: int) -> None:
+        """The sequence has ended."""
+        self._pending.pop(sequence_id, None)

@@ -1,0 +1,78 @@
+"""Sequences that a stage takes up: SequenceChanges to records and back."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from canopy.protocol.messages import SequenceChanges, array_fields
+from canopy.sampling import Acceptance, PolicyName, SamplingParams
+from canopy.tree.forest import split_ragged
+
+# Message field -> SamplingParams field, for every field that is one number.
+_SCALARS = {
+    "started_max_tokens": "max_tokens",
+    "started_min_tokens": "min_tokens",
+    "started_seeds": "seed",
+    "started_temperatures": "temperature",
+    "started_top_ks": "top_k",
+    "started_top_ps": "top_p",
+    "started_min_ps": "min_p",
+    "started_acceptances": "acceptance",
+    "started_policies": "policy",
+    "started_node_budgets": "node_budget",
+}
+
+
+@dataclass(frozen=True)
+class StartedSequence:
+    """A sequence with every token known so far; the last `num_emitted` of them were emitted."""
+
+    sequence_id: int
+    token_ids: np.ndarray  # int32 [num_tokens]
+    num_emitted: int
+    params: SamplingParams
+
+
+def pack_started(started: Sequence[StartedSequence]) -> dict[str, Any]:
+    """The `started_*` fields of SequenceChanges; none when nothing starts."""
+    if not started:
+        return {}
+    params = [s.params for s in started]
+    packed: dict[str, Any] = {
+        "started_ids": [s.sequence_id for s in started],
+        "started_lengths": [len(s.token_ids) for s in started],
+        "started_token_ids": np.concatenate([s.token_ids for s in started]),
+        "started_num_emitted": [s.num_emitted for s in started],
+        "started_num_stops": [len(p.stop_token_ids) for p in params],
+        "started_stop_token_ids": [t for p in params for t in p.stop_token_ids],
+        **{name: [getattr(p, key) for p in params] for name, key in _SCALARS.items()},
+    }
+    # Typed from the start: large and small seeds together would become floats, and lose bits.
+    dtypes = array_fields(SequenceChanges)
+    return {name: np.array(values, dtypes[name]) for name, values in packed.items()}
+
+
+def started_sequences(changes: SequenceChanges) -> list[StartedSequence]:
+    """The inverse of `pack_started`. Raises ValueError for ragged fields that do not fit."""
+    if not (len(changes.started_ids) or len(changes.started_token_ids)):
+        return []
+    tokens = split_ragged(changes.started_token_ids, changes.started_lengths)
+    stops = split_ragged(changes.started_stop_token_ids, changes.started_num_stops)
+    return [
+        StartedSequence(
+            sequence_id=int(changes.started_ids[index]),
+            token_ids=tokens[index],
+            num_emitted=int(changes.started_num_emitted[index]),
+            params=_params(changes, index, stops[index]),
+        )
+        for index in range(len(changes.started_ids))
+    ]
+
+
+def _params(changes: SequenceChanges, index: int, stops: np.ndarray) -> SamplingParams:
+    values = {key: getattr(changes, name)[index].item() for name, key in _SCALARS.items()}
+    values["acceptance"] = Acceptance(values["acceptance"])
+    values["policy"] = PolicyName(values["policy"])
+    return SamplingParams(**values, stop_token_ids=tuple(int(token) for token in stops))

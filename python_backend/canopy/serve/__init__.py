@@ -1,1 +1,0 @@
-"""Model folders, the Triton server's process and its supervision; starts no stage itself."""

@@ -1,0 +1,1 @@
+"""The Triton server's process: its environment, probes and supervision."""

@@ -1,0 +1,1 @@
+"""The model `tree_builder`: reads the load, prices nodes, selects the tree of every sequence."""

@@ -1,0 +1,156 @@
+"""The build stage: reads the load and the last turn, and has the trees of this one chosen."""
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from canopy.config import Deployment, LimitsConfig, TreeConfig
+from canopy.costs.profile import Profile
+from canopy.costs.profile_file import load_profile
+from canopy.protocol.messages import BuildReply, BuildRequest
+from canopy.sampling import Acceptance, PolicyName
+from canopy.tree.forest import offsets_of
+from canopy.tree.policies import PolicySettings
+from canopy.tree.survival import shifted
+from canopy.tree_builder.controller import Economy, MeasuredTurn, TurnLoad
+from canopy.tree_builder.goodput import Forest, has_blocks, least_survival
+from canopy.tree_builder.load_monitor import NOT_KNOWN, KnownLoad
+from canopy.tree_builder.selection import Offer, clear, offer_of
+from canopy.tree_builder.server_load import ServerLoad
+
+_NOT_MEASURED = Profile()
+_MOST_PRICES = 1024  # of a list that a reply carries
+
+
+class PolicyTreeBuilder:
+    """`stages.protocol.TreeBuilder`. What it learns is about machine and drafter alone."""
+
+    def __init__(
+        self,
+        tree: TreeConfig,
+        profile: Profile = _NOT_MEASURED,
+        read_load: Callable[[], KnownLoad] = lambda: NOT_KNOWN,
+        max_prompt_rows: int = LimitsConfig.max_step_tokens,
+    ) -> None:
+        """max_prompt_rows: prompt tokens that the verifier computes in one step."""
+        self._tree = tree
+        self._max_prompt_rows = max_prompt_rows
+        self._sibling_rates = profile.sibling_rates
+        self._economy = Economy.of_profile(profile)
+        self._read_load = read_load
+
+    def build(self, request: BuildRequest) -> BuildReply:
+        """Select nodes of every proposal. Raises ValueError for ragged fields that do not fit."""
+        known = self._read_load()
+        load = self._turn_load(request, known.load)
+        economy = self._economy.observed(_measured_turn(request))
+        offers = list(offers_of(request, self._tree, self._sibling_rates, economy.shift))
+        cleared = clear(offers, economy, load)
+        self._economy = cleared.economy
+        return BuildReply(
+            num_selected=np.array([len(nodes) for nodes in cleared.chosen], np.int32),
+            selected=np.concatenate([np.zeros(0, np.int32), *cleared.chosen]),
+            draft_next=np.array([self._next_draft(request, load)], np.int32),
+            theta=np.array([cleared.forest.theta], np.float32),
+            shift=np.array([economy.shift], np.float32),
+            least_survival=least_drafted(cleared.forest, economy.shift),
+            predicted_ms=np.array([cleared.economy.predicted_ms], np.float32),
+            load_state=np.array([known.state], np.int32),
+            **self._held_prices(request, load),
+        )
+
+    def _held_prices(self, request: BuildRequest, load: TurnLoad) -> dict[str, Any]:
+        """The fields that let the next turns do without this stage, where they may."""
+        is_calm = load.num_queued == 0 and load.num_prompt_rows == 0
+        is_known = self._economy.is_steady or not np.any(request.policies == PolicyName.PRICED)
+        has_room = has_blocks(load.num_running, load.num_free_blocks)
+        if self._tree.hold_turns == 1 or not (is_calm and is_known and has_room):
+            return {"hold_turns": np.ones(1, np.int32)}
+        prices = self._economy.price_list(load, min(int(request.node_budgets.sum()), _MOST_PRICES))
+        return {
+            "hold_turns": np.array([self._tree.hold_turns], np.int32),
+            "goodput": np.array([prices.goodput], np.float32),
+            "beside_ms": np.array([prices.beside_ms], np.float32),
+            "costs_ms": prices.costs_ms.astype(np.float32),
+        }
+
+    def _turn_load(self, request: BuildRequest, server: ServerLoad) -> TurnLoad:
+        """The turn knows best who runs; requests wait wherever somebody sees them wait."""
+        return TurnLoad(
+            num_running=max(_value(request.num_running), len(request.num_nodes), 1),
+            num_waiting=max(_value(request.num_waiting), server.num_waiting),
+            num_free_blocks=_value(request.num_free_blocks),
+            num_prompt_rows=min(_value(request.num_prompt_tokens), self._max_prompt_rows),
+            verifier_queue=server.verifier_queue,
+        )
+
+    def _next_draft(self, request: BuildRequest, load: TurnLoad) -> int:
+        """Who asks for a fixed policy is drafted for whether it pays or not."""
+        if np.any(request.policies != PolicyName.PRICED):
+            return 1
+        return self._economy.next_draft(load.num_running)
+
+
+def least_drafted(forest: Forest, shift: float) -> np.ndarray:
+    """BuildReply.least_survival."""
+    return np.array([least_survival(forest.theta, shift)], np.float32)
+
+
+def offers_of(
+    request: BuildRequest, tree: TreeConfig, sibling_rates: tuple[float, ...], shift: float
+) -> Iterator[Offer]:
+    """What each sequence of a request offers. Raises ValueError for fields that do not fit."""
+    offsets = offsets_of(request.num_nodes + 1)
+    _check_lengths(request, int(offsets[-1]))
+    calibrated = shifted(request.log_probs, _global_parents(request, offsets), shift)
+    laws = (request.policies, request.node_budgets, request.acceptances)
+    lists = (values.tolist() for values in (*laws, offsets[:-1], offsets[1:]))
+    for policy, budget, mode, start, end in zip(*lists, strict=True):
+        name, own = PolicyName(policy), slice(start, end)
+        logs = calibrated if name.is_calibrated else request.log_probs
+        yield offer_of(
+            _settings(name, budget, tree, sibling_rates),
+            Acceptance(mode).draws_children,
+            request.parents[own],
+            logs[own],
+            request.entropies[own],
+        )
+
+
+@lru_cache(maxsize=256)
+def _settings(
+    name: PolicyName, budget: int, tree: TreeConfig, sibling_rates: tuple[float, ...]
+) -> PolicySettings:
+    """Kept, since a turn asks for one per sequence."""
+    return PolicySettings.of_request(name, budget, tree, sibling_rates)
+
+
+def _check_lengths(request: BuildRequest, num_nodes: int) -> None:
+    for name in ("parents", "log_probs", "entropies"):
+        if len(getattr(request, name)) != num_nodes:
+            raise ValueError(f"{len(getattr(request, name))} {name} for {num_nodes} nodes")
+
+
+def _global_parents(request: BuildRequest, offsets: np.ndarray) -> np.ndarray:
+    """Parents as indices into the whole array; negative at the anchors."""
+    starts = np.repeat(offsets[:-1], request.num_nodes + 1)
+    return np.where(request.parents < 0, -1, request.parents + starts)
+
+
+def _measured_turn(request: BuildRequest) -> MeasuredTurn:
+    return MeasuredTurn(*request.last_counts.tolist(), *request.last_times_ms.tolist())
+
+
+def _value(field: np.ndarray) -> int:
+    return int(field[0])
+
+
+def make_tree_builder(
+    deployment: Deployment, read_load: Callable[[], KnownLoad] = lambda: NOT_KNOWN
+) -> PolicyTreeBuilder:
+    """The build stage of a deployment."""
+    return PolicyTreeBuilder(
+        deployment.tree, load_profile(deployment), read_load, deployment.limits.max_step_tokens
+    )

@@ -1,0 +1,112 @@
+"""What a verify step brings each sequence: the verdict on its tree, cut, and what of it stays."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from canopy.acceptance.acceptor import Candidate
+from canopy.acceptance.result import Verdict
+from canopy.models.step_batch import Segment, kept_states
+from canopy.protocol.hidden_states import Features
+from canopy.protocol.messages import Finish, Status
+from canopy.text.truncation import truncate
+from canopy.tree.forest import offsets_of, split_ragged
+from canopy.verifier.scheduler import Share
+from canopy_kernels.host_to_device import send
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one sequence gained in a step."""
+
+    status: Status
+    finish: Finish = Finish.NONE
+    emitted: tuple[int, ...] = ()
+    path: tuple[int, ...] = ()  # drafted nodes whose tokens were emitted
+    features: Features | None = None  # of what the sequence keeps, where a drafter reads them
+
+    @property
+    def computed(self) -> np.ndarray:
+        """int64 [n] drafted nodes kept; the last emitted token is not computed."""
+        return np.array(self.path[: max(len(self.emitted) - 1, 0)], np.int64)
+
+
+def candidate_of(share: Share) -> Candidate:
+    """The tree of a share that reaches its anchor."""
+    sequence = share.offer.sequence
+    return Candidate(
+        share.offer.tree,
+        share.offer.rows,
+        sequence.params,
+        len(sequence.token_ids),
+        sequence.num_emitted,
+    )
+
+
+def outcome_of(share: Share, verdict: Verdict | None) -> Outcome:
+    """The verdict, cut at the first stop."""
+    sequence, tree = share.offer.sequence, share.offer.tree
+    if not share.reaches_anchor:
+        return Outcome(Status.PREFILLING)
+    if verdict is None:
+        logger.error("sequence %d cannot go on: no token can be chosen", sequence.id)
+        return Outcome(Status.FAILED)
+    emitted, finish = truncate(verdict.token_ids(tree), sequence.num_emitted, sequence.params)
+    return Outcome(Status.DECODED, finish, tuple(emitted), tuple(verdict.path[: len(emitted)]))
+
+
+def accepted_moves(
+    shares: Sequence[Share],
+    segments: Sequence[Segment],
+    outcomes: Sequence[Outcome],
+    block_size: int,
+) -> np.ndarray:
+    """int64 [2, S, P]: slots to copy from and to, so that the accepted rows follow the anchor.
+
+    Sequences whose rows lie in place already are left out; the others are padded with -1.
+    """
+    moves = []
+    for share, segment, outcome in zip(shares, segments, outcomes, strict=True):
+        kept, first = outcome.computed, share.num_chain
+        rows = np.stack([first - 1 + kept, first + np.arange(len(kept))])
+        rows = rows[:, rows[0] != rows[1]]
+        if rows.size:
+            moves.append(segment.slots(block_size)[rows])
+    table = np.full((2, len(moves), max((m.shape[1] for m in moves), default=0)), -1, np.int64)
+    for index, slots in enumerate(moves):
+        table[:, index, : slots.shape[1]] = slots
+    return table
+
+
+def with_features(
+    shares: Sequence[Share],
+    segments: Sequence[Segment],
+    outcomes: Sequence[Outcome],
+    states: torch.Tensor,
+    window: int,
+) -> list[Outcome]:
+    """The outcomes with the states of what their sequences keep; no others leave the device.
+
+    states: float32 [rows of all shares, taps, E].
+    """
+    kept = [
+        np.concatenate([np.arange(share.num_chain), share.num_chain - 1 + outcome.computed])
+        for share, outcome in zip(shares, outcomes, strict=True)
+    ]
+    starts = offsets_of(np.array([len(segment.token_ids) for segment in segments]))
+    rows = [start + rows[-window:] for start, rows in zip(starts[:-1], kept, strict=True)]
+    index = send({"rows": np.concatenate(rows)}, str(states.device))["rows"]
+    parts = split_ragged(
+        kept_states(states[index].flatten(1)), np.array([len(part) for part in rows])
+    )
+    return [
+        outcome
+        if outcome.status is Status.FAILED
+        else replace(outcome, features=Features(share.num_committed + len(k) - len(p), p))
+        for share, outcome, k, p in zip(shares, outcomes, kept, parts, strict=True)
+    ]

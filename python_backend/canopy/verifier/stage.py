@@ -1,0 +1,222 @@
+"""The verify stage: one target forward over all trees, acceptance, commit.
+
+    apply changes -> schedule rows and blocks -> forward -> accept and cut -> commit
+
+Nothing is committed before all sequences are decided, so a step that raises leaves the known
+tokens and the cache as they were. After a commit the cache holds every known token but the last.
+"""
+
+import itertools
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from canopy.acceptance.acceptor import Acceptor, HostAcceptor
+from canopy.acceptance.device_acceptor import DeviceAcceptor
+from canopy.config import MAX_GRAPH_ROWS, CacheConfig, Deployment
+from canopy.kv_cache.block_manager import BlockManager
+from canopy.models.decoder import Decoder
+from canopy.models.llama.float_decoder import FloatDecoder
+from canopy.models.llama.graph_decoder import GraphDecoder
+from canopy.models.step_batch import HiddenTaps, Segment, assemble_step
+from canopy.protocol.hidden_states import FeatureTaps, reply_fields
+from canopy.protocol.messages import Status, VerifyReply, VerifyRequest
+from canopy.protocol.proposals import unpack_rows
+from canopy.protocol.sequence_updates import StartedSequence, started_sequences
+from canopy.tree import DraftTree, Forest, ProposalRow
+from canopy.tree.forest import offsets_of
+from canopy.verifier.hidden_states import drafter_taps
+from canopy.verifier.outcome import Outcome, accepted_moves, candidate_of, outcome_of, with_features
+from canopy.verifier.scheduler import Offer, Share, TargetSequence, schedule
+from canopy.verifier.tensor_parallel.decoder import load_target, num_threads
+from canopy_kernels.host_to_device import send
+
+logger = logging.getLogger(__name__)
+
+
+def make_verifier(deployment: Deployment) -> "TargetVerifier":
+    """The verifier of a deployment, with its own threads. Raises InvalidDeployment."""
+    target, limits, taps = deployment.target, deployment.limits, drafter_taps(deployment)
+    torch.set_num_threads(num_threads(target))
+    decoder = load_target(target)
+    if target.replays_graphs:
+        decoder = with_graphs(decoder, target.max_graph_rows, limits.max_running, taps)
+    return TargetVerifier(decoder, deployment.cache, limits.max_step_tokens, taps)
+
+
+def with_graphs(
+    decoder: Decoder, max_rows: int, max_sequences: int, taps: FeatureTaps | None = None
+) -> Decoder:
+    """The same decoder, its steps replayed, where it can be."""
+    if not isinstance(decoder, FloatDecoder):
+        return decoder
+    layers = taps.layers if taps else ()
+    return GraphDecoder(decoder, min(max_rows, MAX_GRAPH_ROWS), max_sequences, layers)
+
+
+def acceptor_on(device: torch.device) -> Acceptor:
+    """Decides trees where their logits are: on the CPU, or by the kernels."""
+    return HostAcceptor() if device.type == "cpu" else DeviceAcceptor()
+
+
+class TargetVerifier:
+    """`stages.protocol.Verifier` over a decoder in this process."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        cache: CacheConfig,
+        max_step_tokens: int,
+        taps: FeatureTaps | None = None,
+        acceptor: Acceptor | None = None,
+    ) -> None:
+        """taps: which hidden states replies bring; none: no drafter reads any.
+
+        acceptor: decides the trees; by default the one for where the logits are.
+        """
+        self.blocks = BlockManager(cache.num_blocks, cache.block_size, cache.prefix_reuse)
+        self._decoder = decoder
+        self._cache = decoder.new_cache(cache.num_blocks, cache.block_size)
+        self._max_step_tokens = max_step_tokens
+        self._taps = taps
+        self._acceptor = acceptor or acceptor_on(self._cache.device)
+        self._sequences: dict[int, TargetSequence] = {}
+
+    def verify(self, request: VerifyRequest) -> VerifyReply:
+        """Serve every sequence of the message once.
+
+        Raises ValueError for a malformed message: ragged fields that do not fit, no forest, a
+        token outside the vocabulary, an anchor that is not the sequence's last token.
+        """
+        trees, rows, started = _trees(request), _rows(request), started_sequences(request)
+        self._check_vocabulary(request)
+        self._apply(request.finished_ids, started)
+        offers = self._offers(request.sequence_ids, trees, rows)
+        plan = schedule(offers, self.blocks, self._max_step_tokens)
+        outcomes = {offer.sequence.id: Outcome(Status.PREFILLING) for offer in offers}
+        for sequence_id in plan.preempted_ids:
+            del self._sequences[sequence_id]
+            outcomes[sequence_id] = Outcome(Status.PREEMPTED)
+        outcomes |= self._step(plan.shares)
+        unknown = Outcome(Status.UNKNOWN)
+        ids = [int(sequence_id) for sequence_id in request.sequence_ids]
+        return self._reply(ids, [outcomes.get(i, unknown) for i in ids])
+
+    # Sequences come and go
+
+    def _check_vocabulary(self, request: VerifyRequest) -> None:
+        for token_ids in (request.token_ids, request.row_token_ids, request.started_token_ids):
+            if np.any((token_ids < 0) | (token_ids >= self._decoder.config.vocab_size)):
+                raise ValueError("a token id lies outside the target's vocabulary")
+        if np.any(request.started_lengths < 1):
+            raise ValueError("a sequence starts with one token or more")
+
+    def _apply(self, finished_ids: np.ndarray, started: Sequence[StartedSequence]) -> None:
+        for sequence_id in finished_ids.tolist():
+            self._sequences.pop(sequence_id, None)
+            self.blocks.finish(sequence_id)
+        for new in started:
+            self._sequences[new.sequence_id] = TargetSequence(
+                id=new.sequence_id,
+                token_ids=new.token_ids.tolist(),
+                num_emitted=new.num_emitted,
+                params=new.params,
+                num_cached_tokens=self.blocks.start(new.sequence_id, new.token_ids),
+            )
+
+    def _offers(
+        self, sequence_ids: np.ndarray, trees: list[DraftTree], rows: list[list[ProposalRow]]
+    ) -> list[Offer]:
+        """Known sequences with their trees; each checked against what is known."""
+        ids = sequence_ids.tolist()
+        if len(set(ids)) != len(ids):
+            raise ValueError("a sequence is named twice")
+        offers = []
+        for sequence_id, tree, tree_rows in zip(ids, trees, rows, strict=True):
+            if sequence := self._sequences.get(sequence_id):
+                if tree.token_ids[0] != sequence.token_ids[-1]:
+                    raise ValueError(
+                        f"sequence {sequence_id}: the anchor is {tree.token_ids[0]}, its last "
+                        f"known token is {sequence.token_ids[-1]}"
+                    )
+                offers.append(Offer(sequence, tree, tree_rows))
+        return offers
+
+    # The step
+
+    def _step(self, shares: Sequence[Share]) -> dict[int, Outcome]:
+        if not shares:
+            return {}
+        segments = [s.segment(self.blocks.block_table(s.offer.sequence.id)) for s in shares]
+        logits, states = self._forward(segments)
+        candidates = [candidate_of(share) for share in shares if share.reaches_anchor]
+        verdicts = iter(self._acceptor.accept(candidates, logits))
+        outcomes = [
+            outcome_of(share, next(verdicts) if share.reaches_anchor else None) for share in shares
+        ]
+        if self._taps:
+            outcomes = with_features(shares, segments, outcomes, states, self._taps.window)
+        self._move_accepted(shares, segments, outcomes)
+        for share, outcome in zip(shares, outcomes, strict=True):
+            self._commit(share, outcome)
+        return {s.offer.sequence.id: o for s, o in zip(shares, outcomes, strict=True)}
+
+    def _forward(self, segments: Sequence[Segment]) -> tuple[torch.Tensor, torch.Tensor]:
+        """float32 [L, V] logits and float32 [T, taps, E] states, on the model's device."""
+        batch = assemble_step(segments, self.blocks.block_size)
+        layers = self._taps.layers if self._taps else ()
+        width, device = self._decoder.config.hidden_size if layers else 0, str(self._cache.device)
+        taps = HiddenTaps.of(layers, batch, width, device)
+        logits = self._decoder.forward(batch, self._cache, taps if layers else None)
+        return logits, taps.states
+
+    def _move_accepted(
+        self, shares: Sequence[Share], segments: Sequence[Segment], outcomes: Sequence[Outcome]
+    ) -> None:
+        """Close up the accepted path behind the anchor; the last emitted token is not computed."""
+        table = accepted_moves(shares, segments, outcomes, self.blocks.block_size)
+        if not table.size:
+            return
+        sent = send({"moves": table}, str(self._cache.device))["moves"]
+        self._cache.move(sent[0], sent[1])
+
+    def _commit(self, share: Share, outcome: Outcome) -> None:
+        sequence = share.offer.sequence
+        if outcome.status is not Status.FAILED:
+            sequence.token_ids += outcome.emitted
+            sequence.num_emitted += len(outcome.emitted)
+            num_computed = share.num_chain + max(len(outcome.emitted) - 1, 0)
+            first = share.num_committed
+            self.blocks.commit(sequence.id, sequence.token_ids[first : first + num_computed])
+        self.blocks.release_scratch(sequence.id)
+
+    def _reply(self, ids: Sequence[int], outcomes: Sequence[Outcome]) -> VerifyReply:
+        cached = [self._sequences[i].num_cached_tokens if i in self._sequences else 0 for i in ids]
+        return VerifyReply(
+            status=np.array([o.status for o in outcomes], np.int32),
+            finish=np.array([o.finish for o in outcomes], np.int32),
+            num_emitted=np.array([len(o.emitted) for o in outcomes], np.int32),
+            emitted_token_ids=np.array([t for o in outcomes for t in o.emitted], np.int32),
+            num_accepted=np.array([len(o.path) for o in outcomes], np.int32),
+            num_cached_tokens=np.array(cached, np.int32),
+            num_free_blocks=np.array([self.blocks.num_free], np.int32),
+            num_used_blocks=np.array([self.blocks.num_used], np.int32),
+            **reply_fields([o.features for o in outcomes]),
+        )
+
+
+def _trees(request: VerifyRequest) -> list[DraftTree]:
+    if np.any(request.num_nodes < 0) or len(request.num_nodes) != len(request.sequence_ids):
+        raise ValueError("every sequence brings one tree")
+    return Forest(request.num_nodes, request.token_ids, request.parents).unpack()
+
+
+def _rows(request: VerifyRequest) -> list[list[ProposalRow]]:
+    """The proposal rows by sequence, one per node."""
+    rows = unpack_rows(request.row_lengths, request.row_token_ids, request.row_log_probs)
+    starts = offsets_of(request.num_nodes + 1)
+    if len(rows) != starts[-1]:
+        raise ValueError(f"there are {starts[-1]} nodes and {len(rows)} proposal rows")
+    return [rows[a:b] for a, b in itertools.pairwise(starts)]

@@ -1,0 +1,95 @@
+"""A rank that dies, hangs or never comes is reported, and no process is left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from ranks import is_running, within
+from tiny_model import write_tiny_model
+
+from canopy.config import TargetConfig
+from canopy.errors import InvalidDeployment, StageFailed
+from canopy.verifier.tensor_parallel.decoder import ShardedDecoder, load_sharded
+
+NOTICED_S = 5.0
+HANG_S = 3.0
+
+
+def target_of(folder: Path, num_ranks: int) -> TargetConfig:
+    return TargetConfig(
+        model=str(folder),
+        dtype="float32",
+        num_threads=1,
+        tensor_parallel_size=num_ranks,
+        worker_timeout_s=HANG_S,
+    )
+
+
+def assert_over(decoder: ShardedDecoder, pids: list[int]) -> None:
+    with pytest.raises(StageFailed, match="verifier: "):
+        decoder.new_cache(4, 4)
+    assert within(1, lambda: not any(map(is_running, pids)))
+
+
+def test_a_killed_worker_is_noticed_by_the_next_step(tiny_folder):
+    decoder = load_sharded(target_of(tiny_folder, 3))
+    decoder.new_cache(4, 4)
+    pids = decoder.team.workers.pids
+    os.kill(pids[1], signal.SIGKILL)
+    start = time.monotonic()
+    with pytest.raises(StageFailed, match="rank 2 ended with -9"):
+        decoder.new_cache(4, 4)
+    assert time.monotonic() - start < NOTICED_S
+    assert_over(decoder, pids)
+
+
+def test_a_killed_worker_is_noticed_while_nothing_is_asked(tiny_folder):
+    decoder = load_sharded(target_of(tiny_folder, 2))
+    pids = decoder.team.workers.pids
+    time.sleep(HANG_S + 1)  # the pulse alone keeps the ranks together
+    decoder.new_cache(4, 4)
+    os.kill(pids[0], signal.SIGKILL)
+    assert within(NOTICED_S, lambda: "ended with -9" in decoder.team.failure)
+    assert_over(decoder, pids)
+
+
+def test_a_hanging_worker_is_noticed_after_the_timeout(tiny_folder):
+    decoder = load_sharded(target_of(tiny_folder, 2))
+    pids = decoder.team.workers.pids
+    os.kill(pids[0], signal.SIGSTOP)
+    assert within(HANG_S + NOTICED_S, lambda: "hangs" in decoder.team.failure)
+    assert_over(decoder, pids)
+
+
+def test_workers_end_with_a_rank_0_that_is_killed(tiny_folder):
+    program = (
+        "import json, sys, time\n"
+        "from canopy.config import TargetConfig\n"
+        "from canopy.verifier.tensor_parallel.decoder import load_sharded\n"
+        "decoder = load_sharded(TargetConfig(**json.loads(sys.argv[1])))\n"
+        "print(json.dumps(decoder.team.workers.pids), flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    target = {"model": str(tiny_folder), "dtype": "float32", "tensor_parallel_size": 2}
+    command = [sys.executable, "-c", program, json.dumps(target)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as rank_0:
+        pids = json.loads(rank_0.stdout.readline())
+        assert all(map(is_running, pids))
+        rank_0.kill()
+    assert within(NOTICED_S, lambda: not any(map(is_running, pids)))
+
+
+def test_a_rank_that_loads_another_model_is_refused(ranks, tiny_folder, tmp_path):
+    other = write_tiny_model(tmp_path / "other", max_context=64)
+    with pytest.raises(InvalidDeployment, match="rank 1 loaded another model"):
+        ranks.load(tiny_folder, 2, tmp_path, "--model", str(other))
+
+
+def test_a_rank_without_the_model_says_so(ranks, tiny_folder, tmp_path):
+    with pytest.raises(InvalidDeployment, match=r"rank 1: .*nowhere"):
+        ranks.load(tiny_folder, 2, tmp_path, "--model", str(tmp_path / "nowhere"))

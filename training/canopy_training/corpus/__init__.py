@@ -1,0 +1,1 @@
+"""The corpus: the target's own answers."""

@@ -1,0 +1,1 @@
+"""The n-gram store and the survival model of lookup."""
