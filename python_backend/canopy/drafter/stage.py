@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import torch
 
 from canopy.config import DEFAULT_NGRAMS, Deployment, DrafterConfig, TreeConfig
 from canopy.costs.profile import Profile
@@ -60,6 +61,7 @@ class DrafterStage:
         self.num_failed_proposals = 0
         self._num_missing_sources = num_missing_sources
 
+    @torch.inference_mode()
     def draft(self, request: DraftRequest) -> DraftReply:
         """Apply the changes, then propose. Raises StageFailed for an unknown sequence."""
         self._apply_changes(request)

@@ -84,6 +84,7 @@ class TargetVerifier:
         self._acceptor = acceptor or acceptor_on(self._cache.device)
         self._sequences: dict[int, TargetSequence] = {}
 
+    @torch.inference_mode()  # the one mode of the whole step: its parts choose none
     def verify(self, request: VerifyRequest) -> VerifyReply:
         """Serve every sequence of the message once.
 

@@ -46,7 +46,6 @@ class Int8Decoder:
             config.num_layers, num_blocks, block_size, config.num_kv_heads, config.head_dim
         )
 
-    @torch.inference_mode()
     def forward(
         self, batch: StepBatch, cache: Int8KVCache, taps: HiddenTaps | None = None
     ) -> torch.Tensor:

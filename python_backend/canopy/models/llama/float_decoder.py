@@ -27,7 +27,11 @@ from canopy.models.step_batch import HiddenTaps, StepBatch
 
 
 class FloatDecoder:
-    """Computes steps; keeps no sequence. Weights and caches have one dtype and one device."""
+    """Computes steps; keeps no sequence. Weights and caches have one dtype and one device.
+
+    Weights need no gradient, so a forward records none in any mode of torch. Results belong to
+    the caller's mode: whoever writes into them runs in the same one.
+    """
 
     def __init__(
         self,
@@ -62,7 +66,6 @@ class FloatDecoder:
             self.device,
         )
 
-    @torch.inference_mode()
     def forward(
         self, batch: StepBatch, cache: KVCache, taps: HiddenTaps | None = None
     ) -> torch.Tensor:

@@ -106,7 +106,6 @@ class GraphDecoder:
         cache = self._cache
         assert cache is not None
 
-        @torch.inference_mode()
         def step() -> None:
             self._logits[:num_rows] = self._decoder.forward(inputs, cache, taps)
 

@@ -35,6 +35,7 @@ from canopy.verifier.tensor_parallel.rendezvous import (
 from canopy.verifier.tensor_parallel.sharding import Shard
 
 
+@torch.inference_mode()  # as rank 0
 def follow(decoder: FloatDecoder) -> KVCache | None:
     """Do every operation until STOP; returns the last cache. Raises RuntimeError for a lost one."""
     cache: KVCache | None = None
