@@ -135,7 +135,8 @@ class Sequence:
         return self._delta() if self.request.stream and self._pending_text else None
 
     def _show(self, text: str) -> bool:
-        shown, stopped = self._stop_strings.push(text)
+        may_stop = self.num_emitted > self.request.params.min_tokens
+        shown, stopped = self._stop_strings.push(text, may_stop)
         self._pending_text += shown
         return stopped
 
