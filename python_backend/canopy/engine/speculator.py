@@ -102,6 +102,9 @@ class Proposer:
     def note_features(self, running: SequenceOf[Sequence], reply: VerifyReply) -> None:
         """Keep for the drafter what a verify reply tells about the sequences it was asked for."""
         self._features.note([s.id for s in running], reply)
+        for sequence in running:
+            if not sequence.speculates:
+                self._features.drop(sequence.id)
 
     def propose(self, running: SequenceOf[Sequence], num_waiting: int) -> TurnTrees:
         """Trees for this turn; none at all when nothing is worth drafting."""

@@ -186,6 +186,7 @@ class VerifyReply:
     feature_starts: np.ndarray = _array(np.int32)  # [S] position of the first
     feature_lengths: np.ndarray = _array(np.int32)  # [S] positions
     features: np.ndarray = _array(np.float16)  # [sum(feature_lengths) * taps * E]
+    feature_window: np.ndarray = _array(np.int32)  # [1] positions that the drafter looks back
 
 
 # Kept, since they are asked for with every message.

@@ -118,13 +118,16 @@ class TargetVerifier:
         for sequence_id in finished_ids.tolist():
             self._sequences.pop(sequence_id, None)
             self.blocks.finish(sequence_id)
+        num_spared = self._taps.num_spared_blocks if self._taps else 0
         for new in started:
             self._sequences[new.sequence_id] = TargetSequence(
                 id=new.sequence_id,
                 token_ids=new.token_ids.tolist(),
                 num_emitted=new.num_emitted,
                 params=new.params,
-                num_cached_tokens=self.blocks.start(new.sequence_id, new.token_ids),
+                num_cached_tokens=self.blocks.start(
+                    new.sequence_id, new.token_ids, num_spared=num_spared
+                ),
             )
 
     def _offers(
@@ -195,6 +198,7 @@ class TargetVerifier:
 
     def _reply(self, ids: Sequence[int], outcomes: Sequence[Outcome]) -> VerifyReply:
         cached = [self._sequences[i].num_cached_tokens if i in self._sequences else 0 for i in ids]
+        window = self._taps.window if self._taps else 0
         return VerifyReply(
             status=np.array([o.status for o in outcomes], np.int32),
             finish=np.array([o.finish for o in outcomes], np.int32),
@@ -204,7 +208,7 @@ class TargetVerifier:
             num_cached_tokens=np.array(cached, np.int32),
             num_free_blocks=np.array([self.blocks.num_free], np.int32),
             num_used_blocks=np.array([self.blocks.num_used], np.int32),
-            **reply_fields([o.features for o in outcomes]),
+            **reply_fields([o.features for o in outcomes], window),
         )
 
 
