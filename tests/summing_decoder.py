@@ -70,6 +70,9 @@ class SummingDecoder:
         cache.keys.fill_(12345)  # a slot that nobody wrote must not pass for zero
         return cache
 
+    def confirm(self) -> None:
+        pass
+
     def forward(
         self, batch: StepBatch, cache: KVCache, taps: HiddenTaps | None = None
     ) -> torch.Tensor:

@@ -2,8 +2,9 @@
 
     apply changes -> schedule rows and blocks -> forward -> accept and cut -> commit
 
-Nothing is committed before all sequences are decided, so a step that raises leaves the known
-tokens and the cache as they were. After a commit the cache holds every known token but the last.
+Nothing is committed before all sequences are decided and every rank has confirmed its part, so a
+step that raises leaves the known tokens and the cache as they were. After a commit the cache holds
+every known token but the last.
 """
 
 import itertools
@@ -162,6 +163,7 @@ class TargetVerifier:
         ]
         if self._taps:
             outcomes = with_features(shares, segments, outcomes, states, self._taps.window)
+        self._decoder.confirm()
         self._move_accepted(shares, segments, outcomes)
         for share, outcome in zip(shares, outcomes, strict=True):
             self._commit(share, outcome)
