@@ -59,7 +59,7 @@ class SummingDecoder:
     """The interface of `models.decoder.Decoder`; trouble can be injected."""
 
     def __init__(self) -> None:
-        self.config = SimpleNamespace(vocab_size=VOCAB_SIZE)
+        self.config = SimpleNamespace(vocab_size=VOCAB_SIZE, max_position_embeddings=1 << 20)
         self.num_forwards = 0
         self.num_rows = 0  # of the last forward
         self.raise_next = False
