@@ -17,7 +17,7 @@ from canopy.errors import CanopyError
 from canopy.server.profile_at_start import measure_if_outdated
 
 _QUICK_PROMPTS = 9
-_PIPED_WIDTH = 160
+_PIPED_WIDTH = 100_000  # a table takes what it needs: every record stays on one line
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

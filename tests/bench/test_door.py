@@ -63,6 +63,17 @@ def test_an_absent_file_is_a_clear_error(option, reason, tmp_path, seen_options,
     assert not seen_options
 
 
+def test_a_piped_record_stays_on_one_line_however_wide(monkeypatch, capsys):
+    record = {f"column_{number}": 1.0 + number for number in range(60)}
+    result = Result({"tau": 2.5}, {"wide": [record]})
+    monkeypatch.setitem(BENCHMARKS, "wide", Benchmark("wide", "is wide", lambda _: result))
+    assert door.main(["wide"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("column_0" in line and "column_59" in line for line in lines) == 1
+    assert sum("1.000" in line and "60.000" in line for line in lines) == 1
+    assert max(map(len, lines)) < 2000
+
+
 def test_the_result_is_printed_and_written_with_the_machine(tmp_path, seen_options, capsys):
     path = tmp_path / "result.json"
     assert door.main(["echo", "--json", str(path)]) == 0

@@ -124,6 +124,9 @@ def test_a_chat_goes_on_after_a_refusal_and_knows_its_commands(url):
     result = run("chat", url, typed="\n".join(lines))
     assert result.exit_code == 0
     assert result.stdout == "> hello you \n> > > Commands: /reset, /stats, /quit\n> again \n> "
+    assert result.stderr.startswith(
+        f"Talking with the model canopy at {url.partition('=')[2]}. /quit"
+    )
 
 
 @pytest.mark.server

@@ -27,6 +27,7 @@ def chat(
     Example: canopy chat --system "You answer in one sentence." -t 0.7
     """
     with connection(url) as client:
+        print(_greeting(client.model_info().name, url), file=sys.stderr)
         conversation = Conversation(client, options, system)
         commands: dict[str, Callable[[], None]] = {
             "/reset": conversation.reset,
@@ -84,6 +85,13 @@ class Conversation:
             return
         self._last = stream.completion
         self.history = [*messages, {"role": "assistant", "content": self._last.text}]
+
+
+def _greeting(model: str, url: str) -> str:
+    return (
+        f"Talking with the model {model} at {url}. /quit or Ctrl-D leaves, Ctrl-C cuts an answer "
+        "short, /reset forgets, /stats tells the last answer's numbers."
+    )
 
 
 def _lines() -> Iterator[str]:
