@@ -4,12 +4,14 @@ import json
 
 import pytest
 import torch
+import transformers as hf
 from families import FAMILIES, LLAMA3_ROPE, write_family
 from safetensors.torch import load_file, save_file
 
 from canopy.errors import InvalidDeployment
 from canopy.models.config import ModelConfig
 from canopy.models.decoder import load_decoder
+from canopy.models.llama.weights import load_weights
 
 MINIMAL = {
     "architectures": ["LlamaForCausalLM"],
@@ -54,6 +56,32 @@ def test_old_and_new_rope_keys_mean_the_same(tmp_path):
     assert read(tmp_path).rope_theta == 10000.0
 
 
+def test_rope_scaling_beside_rope_parameters_counts_as_in_transformers(tmp_path):
+    both = {
+        "rope_parameters": {"rope_type": "default", "rope_theta": 5e5},
+        "rope_scaling": {key: value for key, value in LLAMA3_ROPE.items() if key != "rope_theta"},
+        "rope_theta": 2e4,
+    }
+    config = read(tmp_path, model_type="llama", **both)
+    theirs = hf.AutoConfig.from_pretrained(tmp_path).rope_parameters
+    assert (config.rope_theta, config.rope_scaling.factor) == (theirs["rope_theta"], 8.0)
+    with pytest.raises(InvalidDeployment, match="linear"):
+        read(tmp_path, **both | {"rope_scaling": {"type": "linear", "factor": 2.0}})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"quantization_config": None},
+        {"rope_scaling": {"type": "linear", "factor": 1.0}},
+        {"rope_scaling": {"rope_type": None, "type": "default"}},
+        {"num_experts": 0, "final_logit_softcapping": None, "residual_multiplier": 1.0},
+    ],
+)
+def test_keys_that_change_nothing_are_accepted(tmp_path, changes):
+    assert read(tmp_path, **changes) == read(tmp_path)
+
+
 def test_end_of_sequence_ids_of_both_files_are_joined(tmp_path):
     assert read(tmp_path).eos_token_ids == ()
     assert read(tmp_path, eos_token_id=7).eos_token_ids == (7,)
@@ -79,7 +107,12 @@ def test_heads_default_to_plain_attention_over_the_hidden_size(tmp_path):
         ({"rope_scaling": {"rope_type": "llama3"}}, "factor"),
         ({"partial_rotary_factor": 0.5}, "partial"),
         ({"hidden_act": "gelu"}, "gelu"),
-        ({"quantization_config": {"bits": 4}}, "quantised"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "linear"),
+        ({"dual_chunk_attention_config": {"chunk_size": 64}}, "dual_chunk_attention_config"),
+        ({"num_local_experts": 8}, "num_local_experts"),
+        ({"final_logit_softcapping": 30.0}, "final_logit_softcapping"),
+        ({"residual_multiplier": 0.2}, "residual_multiplier"),
         ({"num_key_value_heads": 3}, "num_key_value_heads"),
         ({"vocab_size": "many"}, "malformed"),
     ],
@@ -138,6 +171,26 @@ def test_tensors_that_follow_from_the_configuration_are_passed_over(tmp_path):
     weights["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.zeros(4)
     save_file(weights, tmp_path / "model.safetensors")
     assert load_decoder(tmp_path, "float32", "cpu").config.tie_word_embeddings
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_a_head_that_differs_from_a_tied_embedding_counts_as_in_transformers(tmp_path, dtype):
+    write_family("smollm2", tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["lm_head.weight"] = weights["model.embed_tokens.weight"].flip(0).contiguous()
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    theirs = hf.AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert torch.equal(theirs.lm_head.weight, weights["lm_head.weight"])
+    assert not load_decoder(tmp_path, dtype, "cpu").config.tie_word_embeddings
+
+
+def test_a_tied_embedding_may_be_stored_under_the_name_of_the_head(tmp_path):
+    write_family("smollm2", tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    embedding = weights.pop("model.embed_tokens.weight")
+    save_file(weights | {"lm_head.weight": embedding}, tmp_path / "model.safetensors")
+    loaded = load_weights(tmp_path, ModelConfig.from_folder(tmp_path))
+    assert torch.equal(loaded["model.embed_tokens.weight"], embedding)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models
 
 from canopy.text.detokenizer import Detokenizer
 
@@ -41,3 +43,47 @@ def test_the_space_before_the_first_emitted_word_is_kept():
 
 def test_an_incomplete_character_at_the_end_is_given_out_once():
     assert pieces(list("é".encode())[:1]) == ["", "�"]
+
+
+def byte_fallback_tokenizer() -> Tokenizer:
+    """As of Llama 2 and Mistral: what the vocabulary lacks is spelled in bytes."""
+    words = ["<unk>", "▁", "a", "b", "é", *(f"<0x{byte:02X}>" for byte in range(256))]
+    vocabulary = {word: number for number, word in enumerate(words)}
+    tokenizer = Tokenizer(
+        models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>", byte_fallback=True)
+    )
+    tokenizer.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    return tokenizer
+
+
+FALLBACK = byte_fallback_tokenizer()
+
+
+def spelled(text: str) -> list[int]:
+    return FALLBACK.encode(text.replace(" ", "▁")).ids
+
+
+@given(st.text("ab é🌳😀漢", max_size=6), st.text("ab é🌳😀漢", max_size=6))
+def test_bytes_of_the_prompt_never_spoil_the_answer(prompt, answer):
+    answer_ids = spelled(answer)
+    context = spelled("b" + prompt)[-6:]
+    assert "".join(pieces(answer_ids, FALLBACK.decode, context)) == answer
+
+
+@pytest.mark.parametrize("kept", [1, 2, 3])
+@pytest.mark.parametrize("before", ["", "a", "🌳"])
+def test_a_cut_character_at_the_end_is_one_replacement_character(before, kept):
+    token_ids = [*spelled(before), *spelled("😀")[:kept]]
+    assert "".join(pieces(token_ids, FALLBACK.decode, spelled("b"))) == before + "�"
+
+
+def test_a_stray_byte_after_a_whole_character_spoils_no_other():
+    token_ids = [*spelled("🌳"), spelled("😀")[0], *spelled("ab")]
+    assert "".join(pieces(token_ids, FALLBACK.decode, spelled("b"))) == "🌳�ab"

@@ -1,6 +1,11 @@
 import json
+import shutil
 
 import pytest
+from tiny_model import byte_tokenizer
+from tokenizers import AddedToken
+from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedTokenizerFast
 
 from canopy.errors import InvalidDeployment, InvalidRequest
 from canopy.text.tokenizer import Tokenizer
@@ -23,36 +28,70 @@ def test_a_chat_is_rendered_up_to_where_the_answer_begins(tiny_folder):
     assert Tokenizer(tiny_folder).render_chat(MESSAGES) == "[user] hi\n[assistant] "
 
 
-def _with_template(tiny_folder, tmp_path, template: str | None) -> Tokenizer:
-    (tmp_path / "tokenizer.json").write_bytes((tiny_folder / "tokenizer.json").read_bytes())
-    settings = {"eos_token": {"content": "<|end|>"}, "chat_template": template}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-    return Tokenizer(tmp_path)
-
-
-def test_a_template_file_goes_before_the_template_in_the_settings(tiny_folder, tmp_path):
-    tokenizer = _with_template(tiny_folder, tmp_path, "settings")
-    (tmp_path / "chat_template.jinja").write_text("file {{ eos_token }}")
-    assert tokenizer.render_chat(MESSAGES) == "file <|end|>"
-
-
-def test_a_template_that_refuses_refuses_the_request(tiny_folder, tmp_path):
-    tokenizer = _with_template(tiny_folder, tmp_path, "{{ raise_exception('roles alternate') }}")
-    with pytest.raises(InvalidRequest, match="roles alternate"):
-        tokenizer.render_chat(MESSAGES)
-
-
-def test_a_template_cannot_reach_the_interpreter(tiny_folder, tmp_path):
-    tokenizer = _with_template(tiny_folder, tmp_path, "{{ ''.__class__.__mro__ }}")
-    with pytest.raises(InvalidRequest):
-        tokenizer.render_chat(MESSAGES)
-
-
 def test_a_model_without_a_template_takes_no_messages(tiny_folder, tmp_path):
+    (tmp_path / "tokenizer.json").write_bytes((tiny_folder / "tokenizer.json").read_bytes())
     with pytest.raises(InvalidRequest, match="no chat template"):
-        _with_template(tiny_folder, tmp_path, None).render_chat(MESSAGES)
+        Tokenizer(tmp_path).render_chat(MESSAGES)
 
 
 def test_a_folder_without_a_tokenizer_is_named(tmp_path):
     with pytest.raises(InvalidDeployment, match="has no tokenizer"):
         Tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("content", ["{", "[]", b"\xff"])
+def test_a_damaged_file_is_found_at_load_and_named(tiny_folder, tmp_path, name, content):
+    shutil.copytree(tiny_folder, tmp_path, dirs_exist_ok=True)
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(InvalidDeployment, match=name):
+        Tokenizer(tmp_path)
+
+
+def write_tokenizer(folder, settings, special_tokens_map=None, surrounded=True) -> Tokenizer:
+    """A tokenizer with <s>, </s> and <pad>, which pads, truncates and may surround prompts."""
+    tokenizer = byte_tokenizer()
+    tokenizer.add_special_tokens([AddedToken(t, special=True) for t in ("<s>", "</s>", "<pad>")])
+    tokenizer.enable_padding(length=40, pad_id=tokenizer.token_to_id("<pad>"), pad_token="<pad>")
+    tokenizer.enable_truncation(8)
+    if surrounded:
+        ids = [(token, tokenizer.token_to_id(token)) for token in ("<s>", "</s>")]
+        tokenizer.post_processor = TemplateProcessing(single="<s> $A </s>", special_tokens=ids)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast"} | settings
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    if special_tokens_map is not None:
+        (folder / "special_tokens_map.json").write_text(json.dumps(special_tokens_map))
+    return Tokenizer(folder)
+
+
+NAMED = {"bos_token": "<s>", "eos_token": "</s>"}
+
+
+@pytest.mark.parametrize("surrounded", [True, False])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"add_bos_token": True},
+        {"add_bos_token": False},
+        {"add_eos_token": True, "bos_token": None},
+    ],
+)
+def test_special_tokens_surround_a_prompt_as_in_transformers(tmp_path, settings, surrounded):
+    ours = write_tokenizer(tmp_path, NAMED | settings, surrounded=surrounded)
+    theirs = PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    text = "hello <s> world, and more of it"
+    assert ours.encode(text) == theirs(text)["input_ids"]
+    assert ours.encode_rendered(text) == theirs(text, add_special_tokens=False)["input_ids"]
+    assert ours.eos_token_id == theirs.eos_token_id
+
+
+@pytest.mark.parametrize("added", [{}, {"added_tokens_decoder": {}}])
+def test_names_of_special_tokens_come_from_the_files_that_transformers_reads(tmp_path, added):
+    template = {"chat_template": "{{ bos_token }}{{ eos_token }}"}
+    old = {"eos_token": {"content": "<pad>"}}
+    ours = write_tokenizer(tmp_path, NAMED | template | added, old)
+    theirs = PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    assert ours.render_chat(MESSAGES) == theirs.apply_chat_template(MESSAGES, tokenize=False)
+    assert ours.eos_token_id == theirs.eos_token_id

@@ -5,9 +5,6 @@ response and BLS call of the stub that calls it, and the server's HTTP port hold
 that shares the thread of the request. Over gRPC only status calls wait.
 """
 
-import logging
-import time
-
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
@@ -15,11 +12,7 @@ from canopy.addresses import grpc_url
 from canopy.config import ServerConfig
 from canopy.errors import StageFailed
 
-logger = logging.getLogger(__name__)
-
 _UNLOAD_TIMEOUT_S = 10.0
-_GONE_TIMEOUT_S = 30.0  # for the old instance to end, which holds its memory until then
-_POLL_S = 0.05
 _LOAD_TIMEOUT_S = 600.0  # a large target comes from a slow disk
 _OPTIONS = [("grpc.enable_http_proxy", 0)]  # the server is on this machine
 
@@ -27,8 +20,7 @@ _OPTIONS = [("grpc.enable_http_proxy", 0)]  # the server is on this machine
 def restart_stage(server: ServerConfig, model_name: str) -> None:
     """Unload and load a stage whose process died (explicit model control).
 
-    The server never restarts a dead model process by itself. The old instance is gone before the
-    new one loads, for a device seldom holds two targets. Raises StageFailed.
+    The server never restarts a dead model process by itself. Raises StageFailed.
     """
     with grpc.insecure_channel(grpc_url(server), options=_OPTIONS) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
@@ -36,21 +28,6 @@ def restart_stage(server: ServerConfig, model_name: str) -> None:
         load = service_pb2.RepositoryModelLoadRequest(model_name=model_name)
         try:
             stub.RepositoryModelUnload(unload, timeout=_UNLOAD_TIMEOUT_S)
-            _wait_until_gone(stub, model_name)
             stub.RepositoryModelLoad(load, timeout=_LOAD_TIMEOUT_S)
         except grpc.RpcError as error:
             raise StageFailed(model_name, f"cannot be loaded again: {error.details()}") from error
-
-
-def _wait_until_gone(stub: service_pb2_grpc.GRPCInferenceServiceStub, model_name: str) -> None:
-    """Unloading is only begun when its call returns. Raises grpc.RpcError."""
-    deadline = time.monotonic() + _GONE_TIMEOUT_S
-    while time.monotonic() < deadline:
-        index = stub.RepositoryIndex(
-            service_pb2.RepositoryIndexRequest(), timeout=_UNLOAD_TIMEOUT_S
-        )
-        states = {model.state for model in index.models if model.name == model_name}
-        if not states & {"READY", "LOADING", "UNLOADING"}:
-            return
-        time.sleep(_POLL_S)
-    logger.warning("%s does not end; it is loaded again beside its old instance", model_name)

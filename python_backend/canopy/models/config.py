@@ -9,15 +9,17 @@ One set of fields covers the Llama family; a model family is what it fixes and w
     Qwen3                   attention_bias  attention_bias  no         yes        use_sliding_window
 
 Sources: the configuration classes of `transformers`, versions 4 (`rope_theta`, `rope_scaling`)
-and 5 (`rope_parameters`). A feature that is not modelled here is refused, never ignored.
+and 5 (`rope_parameters`); where a file has both, `rope_scaling` counts. A feature that is not
+modelled here is refused, never ignored.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from canopy.errors import InvalidDeployment
+from canopy.models.tied_head import has_own_head
 
 ARCHITECTURES = {
     "LlamaForCausalLM": "llama",
@@ -26,6 +28,34 @@ ARCHITECTURES = {
     "Qwen3ForCausalLM": "qwen3",
 }
 DEFAULT_WINDOW = 4096  # of a file that names no sliding_window
+# Keys that change what a model computes, and the values with which they change nothing.
+_OFF: tuple[Any, ...] = (None, False, 0, [], {})
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "dual_chunk_attention_config": _OFF,
+    "attention_chunk_size": _OFF,
+    "num_experts": _OFF,
+    "num_local_experts": (*_OFF, 1),
+    "n_routed_experts": _OFF,
+    "moe_intermediate_size": _OFF,
+    "attn_logit_softcapping": _OFF,
+    "final_logit_softcapping": _OFF,
+    "router_logit_softcapping": _OFF,
+    "query_pre_attn_scalar": _OFF,
+    "embedding_multiplier": (*_OFF, 1),
+    "attention_multiplier": (*_OFF, 1),
+    "residual_multiplier": (*_OFF, 1),
+    "logits_scaling": (*_OFF, 1),
+    "logit_scale": (*_OFF, 1),
+    "scale_emb": (*_OFF, 1),
+    "scale_depth": _OFF,
+    "no_rope_layers": _OFF,
+    "no_rope_layer_interval": _OFF,
+    "clip_qkv": _OFF,
+    "use_parallel_residual": _OFF,
+    "quantization_config": _OFF,
+    "compression_config": _OFF,
+    "add_cross_attention": _OFF,
+}
 
 
 @dataclass(frozen=True)
@@ -72,7 +102,10 @@ class ModelConfig:
         generation = folder / "generation_config.json"
         sources = [raw, read_json(generation)] if generation.exists() else [raw]
         try:
-            return _parse(raw, _eos_token_ids(sources))
+            config = _parse(raw, _eos_token_ids(sources))
+            if config.tie_word_embeddings and has_own_head(folder):
+                return replace(config, tie_word_embeddings=False)
+            return config
         except KeyError as error:
             raise InvalidDeployment(f"{folder / 'config.json'} lacks {error}") from error
         except (TypeError, ValueError) as error:
@@ -132,7 +165,8 @@ def _family(raw: dict[str, Any]) -> str:
 def _refuse_unsupported(raw: dict[str, Any], family: str) -> None:
     activation = raw.get("hidden_act", "silu")
     _require(activation == "silu", f"hidden_act {activation!r} is not supported, only silu")
-    _require("quantization_config" not in raw, "quantised checkpoints are not supported")
+    for name, neutral in _NEUTRAL.items():
+        _require(raw.get(name) in neutral, f"{name} = {str(raw.get(name))[:80]} is not supported")
     _require(
         not _window_in_use(raw, family),
         f"a sliding window ({raw.get('sliding_window', DEFAULT_WINDOW)} tokens) is not supported",
@@ -149,13 +183,15 @@ def _window_in_use(raw: dict[str, Any], family: str) -> bool:
         return False
     if layer_types := raw.get("layer_types"):
         return "sliding_attention" in layer_types
-    return bool(raw.get("max_window_layers", 0) < raw["num_hidden_layers"])
+    return bool(raw.get("max_window_layers", 28) < raw["num_hidden_layers"])
 
 
 def _rope(raw: dict[str, Any]) -> tuple[float, Llama3Scaling | None]:
-    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    rope = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
     theta = float(rope.get("rope_theta", raw.get("rope_theta", 10000.0)))
-    kind = rope.get("rope_type", rope.get("type", "default"))
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    if kind == "linear" and rope.get("factor") == 1:
+        kind = "default"
     rotated = rope.get("partial_rotary_factor", raw.get("partial_rotary_factor", 1.0))
     _require(rotated == 1.0, "partial rope (partial_rotary_factor) is not supported")
     _require(kind in ("default", "llama3"), f"rope type {kind!r} is not supported: default, llama3")

@@ -1,28 +1,40 @@
-"""Text to token ids and back, from the tokenizer.json of a Hugging Face folder."""
+"""Text to token ids and back, from the tokenizer files of a Hugging Face folder.
+
+tokenizer.json           the tokens; its truncation and padding are for training, and left out
+tokenizer_config.json    names of special tokens, whether they surround a prompt, a template
+special_tokens_map.json  the names again, in folders of older versions
+chat_template.jinja      the template, where it has a file of its own
+"""
 
 import json
-from datetime import datetime
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import jinja2
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from canopy.errors import InvalidDeployment, InvalidRequest
+from canopy.text.chat_template import ChatTemplate, find_template
+
+_SPECIAL_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
 class Tokenizer:
     """Encodes prompts and chats; decodes ids without special tokens."""
 
     def __init__(self, folder: Path) -> None:
-        path = Path(folder) / "tokenizer.json"
-        if not path.is_file():
-            raise InvalidDeployment(f"{folder} has no tokenizer.json")
-        self._folder = Path(folder)
-        self._tokenizer = HuggingFaceTokenizer.from_file(str(path))
-        self._tokenizer.no_truncation()
+        """Raises InvalidDeployment that names the file which is missing or damaged."""
+        folder = Path(folder)
+        settings = _read_object(folder / "tokenizer_config.json")
+        self._tokenizer = _read_tokenizer(folder / "tokenizer.json")
+        self._special_tokens = _special_tokens(folder, settings)
+        found = find_template(folder, settings)
+        self._template = found and ChatTemplate(found[0], self._special_tokens, found[1])
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The end of a sequence as the tokenizer's files name it; None where they do not."""
+        token = self._special_tokens.get("eos_token")
+        return None if token is None else self._tokenizer.token_to_id(token)
 
     def encode(self, text: str) -> list[int]:
         """Ids of a bare prompt, with the special tokens that the model expects around it."""
@@ -43,39 +55,45 @@ class Tokenizer:
         """
         if self._template is None:
             raise InvalidRequest("this model has no chat template: send text_input instead")
-        try:
-            return self._template.render(
-                messages=messages, add_generation_prompt=True, **self._special_tokens
-            )
-        except jinja2.TemplateError as error:
-            raise InvalidRequest(f"the chat template refuses these messages: {error}") from error
-
-    @cached_property
-    def _settings(self) -> dict[str, Any]:
-        path = self._folder / "tokenizer_config.json"
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-
-    @cached_property
-    def _special_tokens(self) -> dict[str, str]:
-        tokens = {}
-        for name in ("bos_token", "eos_token", "unk_token", "pad_token"):
-            token = self._settings.get(name)
-            tokens[name] = (token["content"] if isinstance(token, dict) else token) or ""
-        return tokens
-
-    @cached_property
-    def _template(self) -> jinja2.Template | None:
-        path = self._folder / "chat_template.jinja"
-        source = path.read_text("utf-8") if path.is_file() else self._settings.get("chat_template")
-        if not isinstance(source, str):
-            return None
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-        )
-        environment.globals["raise_exception"] = _raise_template_error
-        environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-        return environment.from_string(source)
+        return self._template.render(messages)
 
 
-def _raise_template_error(message: str) -> None:
-    raise jinja2.TemplateError(message)
+def _read_tokenizer(path: Path) -> HuggingFaceTokenizer:
+    if not path.is_file():
+        raise InvalidDeployment(f"{path.parent} has no {path.name}")
+    try:
+        tokenizer = HuggingFaceTokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing narrower
+        raise InvalidDeployment(f"cannot read {path}: {error}") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _special_tokens(folder: Path, settings: dict[str, Any]) -> dict[str, str]:
+    """Those that the folder names, by what they are for; the others are missing, not empty."""
+    # `transformers` 4.34 began to write `added_tokens_decoder`, and no longer reads the map then.
+    is_old = "added_tokens_decoder" not in settings
+    named = settings | (_read_object(folder / "special_tokens_map.json") if is_old else {})
+    tokens = {}
+    for name in [f"{purpose}_token" for purpose in _SPECIAL_TOKENS]:
+        token = named.get(name)
+        token = token.get("content") if isinstance(token, dict) else token
+        if token is not None and not isinstance(token, str):
+            raise InvalidDeployment(f"{folder / 'tokenizer_config.json'}: {name} must be a text")
+        if token:
+            tokens[name] = token
+    return tokens
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    """Of a file that need not be there."""
+    if not path.exists():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidDeployment(f"cannot read {path}: {error}") from error
+    if not isinstance(content, dict):
+        raise InvalidDeployment(f"{path} does not hold a JSON object")
+    return content

@@ -8,6 +8,7 @@ from safetensors import SafetensorError, safe_open
 
 from canopy.errors import InvalidDeployment
 from canopy.models.config import ModelConfig
+from canopy.models.tied_head import EMBEDDING, HEAD
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -28,8 +29,8 @@ def load_weights(folder: str | Path, config: ModelConfig) -> dict[str, torch.Ten
         except (OSError, SafetensorError) as error:
             raise InvalidDeployment(f"cannot read {file}: {error}") from error
     weights = {name: tensor for name, tensor in weights.items() if not name.endswith(DERIVED)}
-    if config.tie_word_embeddings:
-        weights.pop("lm_head.weight", None)
+    if config.tie_word_embeddings and (head := weights.pop(HEAD, None)) is not None:
+        weights.setdefault(EMBEDDING, head)
     require_fit(weights, expected_shapes(config), folder)
     return weights
 
@@ -37,9 +38,9 @@ def load_weights(folder: str | Path, config: ModelConfig) -> dict[str, torch.Ten
 def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Name and shape of every tensor that the decoder takes from a folder."""
     embedding = (config.vocab_size, config.hidden_size)
-    shapes = {"model.embed_tokens.weight": embedding, "model.norm.weight": (config.hidden_size,)}
+    shapes = {EMBEDDING: embedding, "model.norm.weight": (config.hidden_size,)}
     if not config.tie_word_embeddings:
-        shapes["lm_head.weight"] = embedding
+        shapes[HEAD] = embedding
     for index in range(config.num_layers):
         for name, shape in _layer_shapes(config).items():
             shapes[f"model.layers.{index}.{name}"] = shape
