@@ -115,6 +115,7 @@ def test_families_of_kernels_import_only_families_below_them():
         "attention": {"cpu"},
         "block_head": {"cpu"},
         "int8": {"cpu", "attention", "block_head"},
+        "int4": {"cpu", "int8"},
         "aot": {"attention", "sampling", "dense"},
     }
     for path in KERNELS.rglob("*.py"):

@@ -19,7 +19,7 @@ from canopy_kernels.cpu.exp2 import LOG2_E, exp2, reciprocal
 @njit(cache=True, nogil=True, error_model="numpy")
 def quantise(x, levels, q):  # type: ignore[no-untyped-def]
     """Write the int16 levels of x into q; returns the scale. The scale of NaN is NaN."""
-    scale = _largest_magnitude(x.view(np.int32)).view(np.float32) / np.float32(levels)
+    scale = largest_magnitude(x.view(np.int32)).view(np.float32) / np.float32(levels)
     factor = np.float32(1.0) / scale if scale > np.float32(0.0) else np.float32(0.0)
     for i in range(len(x)):
         q[i] = np.int16(np.rint(x[i] * factor))
@@ -27,7 +27,7 @@ def quantise(x, levels, q):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _largest_magnitude(bits):  # type: ignore[no-untyped-def]
+def largest_magnitude(bits):  # type: ignore[no-untyped-def]
     """Magnitudes of floats compare like the integers that their bits are."""
     largest = np.int32(0)
     for i in range(len(bits)):

@@ -1,0 +1,1 @@
+"""Linears on four-bit weights for the CPU."""
