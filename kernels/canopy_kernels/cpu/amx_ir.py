@@ -19,10 +19,15 @@ _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18  # Linux on x86-6
 _CONFIGURATION_SIZE, _FIRST_WIDTH, _FIRST_HEIGHT = 64, 16, 48  # bytes, as LDTILECFG reads them
 
 
-@functools.cache
 def has_matrix_tiles() -> bool:
-    """Whether this process may multiply int8 tiles."""
-    if not has_feature("amx-int8") or platform.system() != "Linux":
+    """Whether code is compiled for a CPU with int8 tiles, and this process may use them."""
+    return has_feature("amx-int8") and are_tiles_permitted()
+
+
+@functools.cache
+def are_tiles_permitted() -> bool:
+    """Whether the operating system lets this process use them, which it is asked for here."""
+    if platform.system() != "Linux":
         return False
     return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0)
 

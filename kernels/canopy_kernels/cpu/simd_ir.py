@@ -22,7 +22,8 @@ ZEROS = ir.Constant(INT32S, None)
 
 def has_feature(name: str) -> bool:
     """Whether code is compiled for a CPU with a feature, by LLVM's name of it."""
-    features = config.CPU_FEATURES or get_host_cpu_features()  # type: ignore[attr-defined]
+    chosen = config.CPU_FEATURES  # type: ignore[attr-defined] # "" for a generic CPU
+    features = get_host_cpu_features() if chosen is None else chosen
     return f"+{name}" in features.split(",")
 
 
