@@ -59,7 +59,7 @@ class SummingDecoder:
     """The interface of `models.decoder.Decoder`; trouble can be injected."""
 
     def __init__(self) -> None:
-        self.config = SimpleNamespace(vocab_size=VOCAB_SIZE)
+        self.config = SimpleNamespace(vocab_size=VOCAB_SIZE, max_position_embeddings=1 << 20)
         self.num_forwards = 0
         self.num_rows = 0  # of the last forward
         self.raise_next = False
@@ -69,6 +69,9 @@ class SummingDecoder:
         cache = KVCache(2, num_blocks, block_size, 1, 1, torch.int64, "cpu")
         cache.keys.fill_(12345)  # a slot that nobody wrote must not pass for zero
         return cache
+
+    def confirm(self) -> None:
+        pass
 
     def forward(
         self, batch: StepBatch, cache: KVCache, taps: HiddenTaps | None = None

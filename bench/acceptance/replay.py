@@ -42,7 +42,7 @@ class WritingVerifier:
 
     def verify(self, request: VerifyRequest) -> VerifyReply:
         """Pass on, and take notes."""
-        for new in started_sequences(request):
+        for new in started_sequences(request).sequences:
             written = Written(new.token_ids.tolist())
             self._texts[text_key(new.token_ids, new.params)] = self._running[new.sequence_id] = (
                 written
@@ -137,7 +137,7 @@ class ReplayVerifier:
         """Walk every tree over its text. Raises KeyError for a request that was not written."""
         for sequence_id in request.finished_ids.tolist():
             self._places.pop(sequence_id, None)
-        for new in started_sequences(request):
+        for new in started_sequences(request).sequences:
             text = self._texts[text_key(new.token_ids, new.params)]
             self._places[new.sequence_id] = _Place(text, len(new.token_ids))
         places = [self._places[sequence_id] for sequence_id in request.sequence_ids.tolist()]

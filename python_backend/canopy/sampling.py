@@ -3,6 +3,23 @@
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
+MAX_TEMPERATURE = 100.0
+MAX_NODE_BUDGET = 256
+LEAST_FLOAT32 = 2.0**-126  # the smallest that every device tells from 0
+_MAX_INT32 = 2**31 - 1
+
+# What each number may be, both ends included; NaN is in no range.
+RANGES: dict[str, tuple[float, float]] = {
+    "temperature": (0.0, MAX_TEMPERATURE),
+    "top_k": (0, _MAX_INT32),
+    "top_p": (LEAST_FLOAT32, 1.0),
+    "min_p": (0.0, 1.0),
+    "seed": (0, 2**64 - 1),
+    "max_tokens": (1, _MAX_INT32),
+    "min_tokens": (0, _MAX_INT32),
+    "node_budget": (0, MAX_NODE_BUDGET),
+}
+
 
 class Acceptance(IntEnum):
     """The laws of acceptance, by the number that crosses process borders."""
@@ -44,7 +61,8 @@ class SamplingParams:
 
     temperature 0 means greedy. top_k 0, top_p 1 and min_p 0 switch the filter off. `max_tokens`
     and `min_tokens` count emitted tokens; no token of `stop_token_ids` (end-of-sequence included
-    unless ignored) is sampled before `min_tokens` were emitted.
+    unless ignored) is sampled before `min_tokens` were emitted. Raises ValueError for a number
+    outside its range: what exists can be sampled, and fits the messages.
     """
 
     temperature: float = 1.0
@@ -58,6 +76,14 @@ class SamplingParams:
     acceptance: Acceptance = Acceptance.GREEDY
     policy: PolicyName = PolicyName.OFF
     node_budget: int = 0
+
+    def __post_init__(self) -> None:
+        for name, (least, most) in RANGES.items():
+            value = getattr(self, name)
+            if not least <= value <= most:
+                raise ValueError(f"{name} = {value} lies outside {least} to {most}")
+        if not all(0 <= token_id <= _MAX_INT32 for token_id in self.stop_token_ids):
+            raise ValueError("a stop token id lies outside every vocabulary")
 
     def without_speculation(self) -> "SamplingParams":
         """The same law, decoded one token a round."""

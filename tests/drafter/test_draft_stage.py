@@ -7,8 +7,7 @@ from canopy.config import Deployment, DrafterConfig, TreeConfig
 from canopy.costs.profile import Profile
 from canopy.drafter.lookup.source import LookupSource
 from canopy.drafter.stage import DrafterStage, make_drafter
-from canopy.errors import StageFailed
-from canopy.protocol.messages import DraftRequest
+from canopy.protocol.messages import UNKNOWN_ANCHOR, DraftRequest
 from canopy.protocol.proposals import unpack_proposals
 from canopy.protocol.sequence_updates import StartedSequence, pack_started
 from canopy.sampling import Acceptance, PolicyName, SamplingParams
@@ -82,9 +81,12 @@ def test_a_finished_sequence_is_unknown_and_finishing_twice_is_harmless():
     stage = stage_of()
     stage.draft(request([1], [started(1, REPEATED)]))
     assert drafted(stage, request([], finish=[1, 1, 50])) == []
-    for message in (request([1]), request([], grow=[(1, [3])])):
-        with pytest.raises(StageFailed, match="sequence 1 is unknown"):
-            stage.draft(message)
+    assert drafted(stage, request([], grow=[(1, [3])])) == []
+    assert drafted(stage, request([1, 2], [started(2, REPEATED)])) == [
+        [UNKNOWN_ANCHOR],
+        [2, 3, 4, 5, 6],
+    ]
+    assert stage.num_failed_proposals == 1
 
 
 def test_no_proposal_is_deeper_than_asked_or_larger_than_allowed():

@@ -61,6 +61,21 @@ def test_a_stop_string_inside_an_accepted_path_ends_the_answer_before_it():
     assert sink.num_tokens == text.index(text[4:6]) + 2
 
 
+def test_min_tokens_holds_a_stop_string_back():
+    text = expected(PROMPTS[0])
+    stop = text[4:6]
+    num_held = text.index(stop) + 2  # tokens, each of them a character
+    later = text.find(stop, num_held - 1)
+    for min_tokens, text_shown in (
+        (num_held - 1, text[: text.index(stop)]),
+        (num_held, text if later < 0 else text[:later]),
+    ):
+        pipeline = Pipeline()
+        sink = pipeline.submit(PROMPTS[0], stop_strings=(stop,), min_tokens=min_tokens)
+        pipeline.run()
+        assert sink.text == text_shown
+
+
 def test_a_stop_token_ends_the_answer_without_its_text():
     tokens = continuation(PROMPTS[0], 12)
     stop = tokens[5]
@@ -165,7 +180,7 @@ def test_a_sequence_that_cannot_go_on_fails_alone():
     pipeline.verifier.spoil_next.add(max(pipeline.verifier.known))
     pipeline.run()
     assert sinks[0].text == expected(PROMPTS[0])
-    assert "no usable next-token scores" in str(sinks[1].error)
+    assert "it cannot go on" in str(sinks[1].error)
 
 
 def test_a_failing_verifier_is_restarted_and_no_stream_breaks():

@@ -60,7 +60,7 @@ class ToyDrafter:
         self.least_survivals.append(request.least_survival.tolist())
         for sequence_id in request.finished_ids:
             self.known.pop(int(sequence_id), None)
-        for started in started_sequences(request):
+        for started in started_sequences(request).sequences:
             self.known[started.sequence_id] = started.token_ids.tolist()
         grown = split_ragged(request.updated_token_ids, request.updated_lengths)
         for sequence_id, tokens in zip(request.updated_ids, grown, strict=True):
@@ -125,7 +125,7 @@ class ToyVerifier:
     def verify(self, request: VerifyRequest) -> VerifyReply:
         for sequence_id in request.finished_ids:
             self.known.pop(int(sequence_id), None)
-        for started in started_sequences(request):
+        for started in started_sequences(request).sequences:
             self.known[started.sequence_id] = started.token_ids.tolist()
             self.params[started.sequence_id] = started.params
             self.num_emitted[started.sequence_id] = started.num_emitted

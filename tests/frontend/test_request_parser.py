@@ -68,6 +68,12 @@ def test_messages_are_rendered_with_the_models_template(parser, tokenizer):
         (ClientRequest(messages=b"[]"), "non-empty JSON list"),
         (ClientRequest(messages=b'[{"role": "king", "content": "x"}]'), "role must be one of"),
         (ClientRequest(messages=b'[{"role": "user"}]'), "content must be a string"),
+        (ClientRequest(messages=b'[{"role": "user", "content": null}]'), "content must be"),
+        (ClientRequest(messages=b'[{"role": "user", "color": 1}]'), "unknown field color"),
+        (ClientRequest(messages=b'[{"role": "user", "content": "\\ud83d"}]'), "surrogate pair"),
+        (ClientRequest(messages=b'[{"role": "user", "content": "\xff"}]'), "not valid JSON"),
+        (ClientRequest(text_input=b"a", sampling_parameters=b'{"\xff": 1}'), "not valid JSON"),
+        (ClientRequest(text_input=b"a", sampling_parameters=b'{"\\udc00": 1}'), "surrogate pair"),
         (ClientRequest(messages=b'[{"role": "user", "content": [1]}]'), "content parts"),
         (ClientRequest(text_input=b"a", sampling_parameters=b"nope"), "not valid JSON"),
         (ClientRequest(text_input=b"a", sampling_parameters=b"[]"), "must be a JSON object"),
@@ -105,6 +111,24 @@ def test_the_prompt_is_prepended_as_the_vllm_backend_does(parser):
     streamed = parser.parse(ClientRequest(text_input=b"a", stream=True))
     flags = [r.prepend_prompt for r in (plain, excluded, streamed)]
     assert flags == [True, False, False]
+
+
+def test_lists_are_read_from_text_in_request_parameters_alone(parser):
+    text = json.dumps({"stop": '["a"]'}).encode()
+    as_json = parser.parse(ClientRequest(text_input=b"hello", sampling_parameters=text))
+    assert as_json.stop_strings == ('["a"]',)
+    assert parser.parse(with_parameters(stop='["a"]')).stop_strings == ("a",)
+
+
+def test_a_top_k_beyond_the_vocabulary_is_none(parser):
+    top_ks = [parser.parse(with_parameters(top_k=k)).params.top_k for k in (256, 257, 2**31 - 1)]
+    assert top_ks == [256, 0, 0]
+
+
+def test_an_empty_turn_of_the_assistant_may_come_without_content(parser, tokenizer):
+    messages = [{"role": "assistant", "content": None, "name": None}]
+    request = parser.parse(ClientRequest(messages=json.dumps(messages).encode()))
+    assert tokenizer.decode(request.prompt_token_ids.tolist()).startswith("[assistant] \n")
 
 
 def test_temperature_zero_is_greedy_under_every_acceptance(parser):

@@ -1,7 +1,13 @@
 import pytest
 
 from canopy.errors import InvalidRequest
-from canopy.frontend.sampling_options import parse_parameters
+from canopy.frontend.neutral import PROTOCOL_PARAMETERS, VLLM_PARAMETERS, without_neutral
+from canopy.frontend.sampling_options import (
+    ClientParameters,
+    parse_parameters,
+    parse_timeout_us,
+    with_lists,
+)
 
 
 def test_numbers_may_come_as_strings():
@@ -23,7 +29,7 @@ def test_numbers_may_come_as_strings():
         ("top_k", -2),
         ("top_k", 1.5),
         ("min_p", 2),
-        ("seed", -1),
+        ("seed", -2),
         ("seed", 2**64),
         ("max_tokens", 0),
         ("max_tokens", "many"),
@@ -36,6 +42,7 @@ def test_numbers_may_come_as_strings():
         ("stop_token_ids", 5),
         ("stop_token_ids", [-1]),
         ("stop_token_ids", ["a"]),
+        ("stop_token_ids", "[1]"),
         ("ignore_eos", 1),
         ("speculation", "maybe"),
         ("speculation", ["topn"]),
@@ -49,14 +56,67 @@ def test_values_out_of_range_are_refused_by_name(name, value):
 
 
 def test_unknown_names_are_refused_with_the_known_ones():
-    with pytest.raises(InvalidRequest, match=r"unknown parameter best_of.*known are temperature"):
-        parse_parameters({"best_of": 2})
+    with pytest.raises(InvalidRequest, match=r"unknown parameter colour.*known are temperature"):
+        parse_parameters({"colour": 2})
 
 
-def test_lists_may_come_as_json_text_because_request_parameters_carry_no_lists():
-    given = parse_parameters({"stop": '["a", "b"]', "stop_token_ids": "[1, 2]"})
-    assert (given.stop, given.stop_token_ids) == (("a", "b"), (1, 2))
-    assert parse_parameters({"stop": "[not a list"}).stop == ("[not a list",)
+@pytest.mark.parametrize("name", sorted(VLLM_PARAMETERS))
+def test_vllms_defaults_are_accepted_and_its_other_values_refused(name):
+    for value in (None, *VLLM_PARAMETERS[name]):
+        assert parse_parameters({name: value}) == ClientParameters()
+        if not isinstance(value, list | dict):
+            assert parse_parameters({name: None if value is None else str(value)})
+    with pytest.raises(InvalidRequest, match=f"{name} = 'something' is not supported"):
+        parse_parameters({name: "something"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("presence_penalty", False), ("logprobs", 0), ("best_of", True), ("best_of", 2)],
+)
+def test_a_number_is_no_truth_value(name, value):
+    with pytest.raises(InvalidRequest, match=f"{name} = {value} is not supported"):
+        parse_parameters({name: value})
+
+
+@pytest.mark.parametrize("name", ["top_k", "max_tokens", "min_tokens"])
+@pytest.mark.parametrize("value", [2**31, 2**63, 10**30, "9999999999"])
+def test_a_number_that_is_too_large_is_refused_for_being_too_large(name, value):
+    with pytest.raises(InvalidRequest, match=rf"{name} must be an integer from \d to 2147483647"):
+        parse_parameters({name: value})
+
+
+def test_seed_minus_one_is_no_seed():
+    assert parse_parameters({"seed": -1}).seed is None
+    assert parse_parameters({"seed": "-1"}).seed is None
+
+
+def test_inputs_among_the_parameters_are_told_where_they_belong():
+    with pytest.raises(InvalidRequest, match="messages must be sent as input"):
+        parse_parameters({"messages": [{"role": "user", "content": "hi"}]})
+
+
+def test_requests_that_ask_for_an_order_are_refused():
+    assert without_neutral({"priority": 0, "sequence_id": 0}, PROTOCOL_PARAMETERS) == {}
+    with pytest.raises(InvalidRequest, match="priority = 3 is not supported"):
+        without_neutral({"priority": 3}, PROTOCOL_PARAMETERS)
+
+
+@pytest.mark.parametrize("value", [-1, "soon", 1.5, True])
+def test_a_timeout_is_a_number_of_microseconds(value):
+    assert parse_timeout_us(1_000_000) == parse_timeout_us("1000000") == 1_000_000
+    with pytest.raises(InvalidRequest, match="timeout must be a whole number of microseconds"):
+        parse_timeout_us(value)
+
+
+def test_lists_may_come_as_json_text_where_no_list_can_come():
+    given = with_lists({"stop": '["a", "b"]', "stop_token_ids": "[1, 2]", "speculation": "[off]"})
+    assert given == {"stop": ["a", "b"], "stop_token_ids": [1, 2], "speculation": "[off]"}
+    assert with_lists({"stop": "[not a list"}) == {"stop": "[not a list"}
+
+
+def test_a_string_that_looks_like_a_list_is_a_string_where_a_list_could_come():
+    assert parse_parameters({"stop": '["a", "b"]'}).stop == ('["a", "b"]',)
 
 
 def test_null_means_the_default():

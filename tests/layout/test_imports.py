@@ -37,6 +37,8 @@ ALLOWED = {
 STUB_ONLY = {
     "protocol/triton_io.py",
     "protocol/bls.py",
+    "frontend/inputs.py",
+    "frontend/reply.py",
     "frontend/response_stream.py",
     "frontend/triton_metrics.py",
     "frontend/service.py",

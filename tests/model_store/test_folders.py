@@ -136,6 +136,20 @@ def test_fetches_at_the_same_time_wait_for_one_another(tiny):
     assert phases.count("converting") == 11
 
 
+def test_an_intact_model_needs_no_lock(tiny, tmp_path):
+    folder = fetch_model(tiny)
+    (tmp_path / "home" / "models" / "tiny.lock").unlink()
+    assert fetch_model(tiny, verify=True) == folder
+    assert leftovers(tmp_path) == {"tiny"}
+    assert not (tmp_path / "home" / "models" / "tiny.lock").exists()
+
+
+def test_a_home_that_cannot_be_written_is_said_with_what_to_do(tiny, tmp_path):
+    (tmp_path / "home").write_text("a file")
+    with pytest.raises(FetchFailed, match="set CANOPY_HOME"):
+        fetch_model(tiny)
+
+
 def test_a_folder_of_ones_own_is_taken_as_it_is(tiny_folder, tmp_path):
     assert model_folder(str(tiny_folder)) == tiny_folder
     with pytest.raises(InvalidDeployment, match="neither a folder"):

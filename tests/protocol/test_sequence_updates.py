@@ -29,7 +29,9 @@ sequences = st.builds(
 @given(st.lists(sequences, max_size=4))
 def test_what_is_packed_unpacks_to_the_same(started):
     changes = SequenceChanges(**pack_started(started))
-    assert [described(s) for s in started_sequences(changes)] == [described(s) for s in started]
+    assert [described(s) for s in started_sequences(changes).sequences] == [
+        described(s) for s in started
+    ]
 
 
 def described(sequence):
@@ -47,5 +49,5 @@ def test_seeds_on_both_sides_of_two_to_the_63_keep_every_bit():
         StartedSequence(index, np.array([1], np.int32), 0, SamplingParams(seed=seed))
         for index, seed in enumerate(seeds)
     ]
-    unpacked = started_sequences(SequenceChanges(**pack_started(started)))
+    unpacked = started_sequences(SequenceChanges(**pack_started(started))).sequences
     assert [sequence.params.seed for sequence in unpacked] == seeds

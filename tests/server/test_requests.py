@@ -100,7 +100,7 @@ def test_a_prompt_that_fills_the_context_gives_one_token_and_one_more_is_refused
     assert ask(server.grpc_url, "x" * server.max_context, **GREEDY).num_tokens == 1
     refused = ask(server.grpc_url, "x" * (server.max_context + 1), **GREEDY)
     assert refused.error is not None
-    assert refused.error.startswith("[invalid_argument] the prompt has")
+    assert refused.error.startswith("[context_length_exceeded] the maximum context length is")
 
 
 @pytest.mark.parametrize(
@@ -111,14 +111,16 @@ def test_a_prompt_that_fills_the_context_gives_one_token_and_one_more_is_refused
         ({"top_p": 0}, "top_p must be"),
         ({"top_k": -5}, "top_k must be"),
         ({"min_p": 1.5}, "min_p must be"),
-        ({"seed": -1}, "seed must be"),
+        ({"seed": -2}, "seed must be"),
         ({"max_tokens": 0}, "max_tokens must be"),
         ({"n": 2}, "n must be 1"),
         ({"stop": [1]}, "stop must be"),
         ({"speculation": "hope"}, "speculation must be"),
         ({"node_budget": 1000}, "node_budget must be"),
         ({"acceptance": "luck"}, "acceptance must be"),
-        ({"best_of": 3}, "unknown parameter best_of"),
+        ({"best_of": 3}, "best_of = 3 is not supported"),
+        ({"color": "red"}, "unknown parameter color"),
+        ({"return_logprobs": True}, "return_logprobs is not supported"),
         ({"messages": "{"}, "either text_input or messages"),
         ({"exclude_input_in_output": False}, "when streaming"),
     ],
@@ -162,6 +164,41 @@ def test_http_generate_takes_parameters_in_every_customary_way(server):
     texts = {json.loads(text)["text_output"] for _, text in replies}
     assert len(texts) == 1
     assert texts.pop().startswith("hi")
+
+
+@pytest.mark.parametrize("where", ["timeout", "parameters"])
+def test_the_timeout_of_a_http_request_counts(server, where):
+    limit = {"timeout": 1}  # microsecond
+    body = {"text_input": "hello", "max_tokens": 64, **GREEDY}
+    body |= limit if where == "timeout" else {"parameters": limit}
+    status, text = post(f"{server.http_url}/v2/models/canopy/generate", body)
+    assert status == 400
+    assert json.loads(text)["error"].startswith("[cancelled] ")
+
+
+def test_flags_of_the_vllm_backend_may_ask_for_nothing(server):
+    flags = {"return_logprobs": False, "return_cumulative_logprob": False}
+    body = {"text_input": "hello", "max_tokens": 2, "priority": 0, **flags}
+    assert post(f"{server.http_url}/v2/models/canopy/generate", body)[0] == 200
+    status, text = post(f"{server.http_url}/v2/models/canopy/generate", body | {"priority": 2})
+    assert status == 400
+    assert "priority = 2 is not supported" in text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"text_input": "hi", "id": "\xff"}',
+        b'{"text_input": "hi", "parameters": {"\xff": 1}}',
+        b'{"text_input": "hi", "\xff": "x"}',
+        b'{"text_input": "hi", "speculation": "\xff"}',
+        b'{"text_input": "\xff"}',
+    ],
+)
+def test_bytes_that_are_not_text_are_the_clients_fault_wherever_they_stand(server, body):
+    status, text = post(f"{server.http_url}/v2/models/canopy/generate", body)
+    assert status == 400
+    assert "[invalid_argument]" in text
 
 
 def test_http_errors_carry_a_client_error_status_and_the_code(server):

@@ -17,7 +17,7 @@ FLAGS = {
     "return_num_input_tokens": True,
     "return_num_output_tokens": True,
 }
-FLAG_NAMES = (*FLAGS, "exclude_input_in_output")
+FLAG_NAMES = (*FLAGS, "exclude_input_in_output", "return_logprobs")
 
 # Request id, outputs, error text, whether it is the last one.
 Response = tuple[str, dict[str, Any], str | None, bool]
@@ -130,15 +130,15 @@ def ask(url: str, text: str | bytes | None, **options: Any) -> Answer:
     return next(iter(answers.values()))
 
 
-def post(url: str, body: dict[str, Any]) -> tuple[int, str]:
+def post(url: str, body: dict[str, Any] | bytes) -> tuple[int, str]:
     """Status and body of a JSON POST."""
-    data = json.dumps(body).encode()
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
     try:
         with urllib.request.urlopen(request, timeout=60) as response:
             return response.status, response.read().decode("utf-8")
     except urllib.error.HTTPError as error:
-        return error.code, error.read().decode("utf-8")
+        return error.code, error.read().decode("utf-8", "replace")
 
 
 def metrics(url: str) -> dict[str, float]:

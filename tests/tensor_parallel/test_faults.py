@@ -7,13 +7,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
+import torch.distributed as dist
 from ranks import is_running, within
 from tiny_model import write_tiny_model
+from verify_driver import Driver
 
 from canopy.config import TargetConfig
 from canopy.errors import InvalidDeployment, StageFailed
+from canopy.sampling import SamplingParams
+from canopy.verifier.tensor_parallel import layers
 from canopy.verifier.tensor_parallel.decoder import ShardedDecoder, load_sharded
 
 NOTICED_S = 5.0
@@ -64,6 +70,47 @@ def test_a_hanging_worker_is_noticed_after_the_timeout(tiny_folder):
     os.kill(pids[0], signal.SIGSTOP)
     assert within(HANG_S + NOTICED_S, lambda: "hangs" in decoder.team.failure)
     assert_over(decoder, pids)
+
+
+class BrokenCollective:
+    """What an abort leaves of an asynchronous all-reduce: garbage, a lost rank, and no error."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+
+    def __call__(self, tensor: torch.Tensor) -> None:
+        os.kill(self._pid, signal.SIGKILL)
+        tensor.fill_(1e3)
+
+
+def test_what_a_broken_collective_left_behind_reaches_no_text(tiny_folder, monkeypatch):
+    decoder = load_sharded(target_of(tiny_folder, 2))
+    driver = Driver(decoder=decoder)
+    client = driver.add([5, 6, 7], SamplingParams(temperature=0.0, max_tokens=8))
+    driver.turn()
+    emitted, sequence = list(client.emitted), driver.verifier._sequences[client.id]
+    known, committed = list(sequence.token_ids), driver.verifier.blocks.num_committed(client.id)
+    pids = decoder.team.workers.pids
+    collectives = SimpleNamespace(all_reduce=BrokenCollective(pids[0]), gather=lambda *_: None)
+    monkeypatch.setattr(layers, "dist", collectives)
+    with pytest.raises(StageFailed, match="rank 1 ended with -9"):
+        driver.turn()
+    assert client.emitted == emitted
+    assert sequence.token_ids == known
+    assert driver.verifier.blocks.num_committed(client.id) == committed
+    assert_over(decoder, pids)
+
+
+def test_a_failure_waits_for_no_collective_that_is_under_way(tiny_folder, monkeypatch):
+    """Leaving a group in order would wait for them, and everybody for whoever does so."""
+    decoder = load_sharded(target_of(tiny_folder, 2))
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: time.sleep(60))
+    pids = decoder.team.workers.pids
+    os.kill(pids[0], signal.SIGKILL)
+    assert within(NOTICED_S, lambda: "ended with -9" in decoder.team.failure)
+    start = time.monotonic()
+    assert_over(decoder, pids)
+    assert time.monotonic() - start < NOTICED_S
 
 
 def test_workers_end_with_a_rank_0_that_is_killed(tiny_folder):

@@ -47,3 +47,24 @@ def test_pieces_of_one_agree_with_a_search_in_the_whole_text(text, stops):
         assert shown == text[: min(begins)]
     else:
         assert shown == text
+
+
+@given(
+    st.text(alphabet="abc"),
+    st.lists(st.text("abc", min_size=1, max_size=4), max_size=3),
+    st.integers(0, 8),
+)
+def test_a_stop_string_counts_where_it_is_complete_once_stopping_is_allowed(text, stops, first):
+    matcher, shown, stopped = StopStrings(tuple(stops)), "", False
+    for index, character in enumerate(text):
+        piece, stopped = matcher.push(character, may_stop=index >= first)
+        shown += piece
+        if stopped:
+            break
+    ends = [n for n in range(first + 1, len(text) + 1) if text[:n].endswith(tuple(stops))]
+    assert stopped == bool(ends)
+    if stopped:
+        begins = [ends[0] - len(s) for s in stops if text[: ends[0]].endswith(s)]
+        assert shown == text[: min(begins)]
+    else:
+        assert shown + matcher.flush() == text

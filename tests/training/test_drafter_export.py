@@ -1,6 +1,7 @@
 """The exported graphs compute what the network computes."""
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from training.drafter_corpus import block_inputs, make_drafter
@@ -8,6 +9,7 @@ from training.drafter_corpus import block_inputs, make_drafter
 from canopy.errors import InvalidDeployment
 from canopy.models.block_drafter.checkpoint import save_drafter
 from canopy.models.block_drafter.runner import (
+    BLOCK_GRAPH,
     BlockInputs,
     OnnxBlockRunner,
     TorchBlockRunner,
@@ -58,12 +60,26 @@ def test_the_float_graphs_equal_the_network_within_1e_4(drafter, exported, batch
 
 
 @pytest.mark.parametrize(("batch", "length"), BATCHES)
-def test_int8_weights_change_rows_by_less_than_a_tenth(drafter, exported, batch, length):
+def test_int8_weights_change_rows_little(drafter, exported, batch, length):
     network, graphs = TorchBlockRunner(drafter, "cpu"), OnnxBlockRunner(exported / "int8", 1)
     rows = network.propose(inputs_of(network, drafter.config, batch, length))
     found = graphs.propose(inputs_of(graphs, drafter.config, batch, length))
     for ours, theirs in zip(rows, found, strict=True):
-        assert np.sqrt(np.mean((theirs - ours) ** 2)) < 0.1 * ours.std()
+        assert np.sqrt(np.mean((theirs - ours) ** 2)) < 0.15 * ours.std()
+
+
+def test_no_two_products_of_the_int8_graph_leave_16_bits(exported):
+    """The instruction of CPUs without VNNI adds a pair of uint8 times int8 in int16."""
+    graph = onnx.load(exported / "int8" / BLOCK_GRAPH).graph
+    initializers = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    products = [node for node in graph.node if node.op_type == "MatMulInteger"]
+    assert products
+    for node in products:
+        _, weight, _, weight_zero = node.input
+        levels = initializers[weight].astype(int)
+        assert not initializers[weight_zero].any()
+        assert 2 * 255 * np.abs(levels).max() < 2**15
+        assert np.abs(levels).max() > 2**5  # and the bits that are left are used
 
 
 def test_padding_and_company_do_not_matter(drafter, exported):

@@ -1,10 +1,15 @@
 """What goes wrong in one step or one sequence harms no other."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from summing_decoder import VOCAB_SIZE, SummingDecoder, plain_text
 from verify_driver import Driver, random_trees
 
-from canopy.protocol.messages import Finish, Status
+from canopy.protocol.failures import failure_of
+from canopy.protocol.messages import Finish, Status, VerifyRequest
+from canopy.protocol.sequence_updates import StartedSequence, pack_started
 from canopy.sampling import Acceptance, SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=20)
@@ -20,20 +25,8 @@ def filled() -> Driver:
     return driver
 
 
-def spoil_anchor(request):
-    request.token_ids[0] += 1
-
-
-def spoil_parents(request):
-    request.parents[-1] = 9
-
-
 def spoil_lengths(request):
     request.num_nodes[0] += 1
-
-
-def spoil_vocabulary(request):
-    request.token_ids[-1] = VOCAB_SIZE
 
 
 def spoil_rows(request):
@@ -45,15 +38,7 @@ def spoil_ids(request):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "text"),
-    [
-        (spoil_anchor, "anchor"),
-        (spoil_parents, "parent"),
-        (spoil_lengths, "ragged"),
-        (spoil_vocabulary, "vocabulary"),
-        (spoil_rows, "rows"),
-        (spoil_ids, "twice"),
-    ],
+    ("spoil", "text"), [(spoil_lengths, "ragged"), (spoil_rows, "rows"), (spoil_ids, "twice")]
 )
 def test_a_malformed_message_is_refused_and_harms_nobody(spoil, text):
     driver = filled()
@@ -63,6 +48,89 @@ def test_a_malformed_message_is_refused_and_harms_nobody(spoil, text):
     with pytest.raises(ValueError, match=text):
         driver.verifier.verify(request)
     driver.verifier.blocks.check_integrity()
+    assert driver.run(random_trees(13, 5)) == EXPECTED
+
+
+def spoil_parents(request):
+    request.parents[-1] = 9
+
+
+def spoil_token(request):
+    request.token_ids[-1] = VOCAB_SIZE
+
+
+def spoil_sign(request):
+    request.token_ids[-1] = -2
+
+
+def spoil_row(request):
+    request.row_lengths[-1] = 1
+    request.row_token_ids = np.array([VOCAB_SIZE], np.int32)
+    request.row_log_probs = np.zeros(1, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "text"),
+    [
+        (spoil_parents, "parent"),
+        (spoil_token, "vocabulary"),
+        (spoil_sign, "vocabulary"),
+        (spoil_row, "vocabulary"),
+    ],
+)
+def test_a_sequence_that_brings_what_cannot_be_verified_fails_alone(spoil, text):
+    driver = filled()
+    driver.turn()
+    failing = driver.clients[1]
+    request = driver.request(driver.running(), random_trees(12, 5, hit_rate=0.0))
+    spoil(request)
+    reply = driver.verifier.verify(request)
+    assert reply.status.tolist() == [Status.DECODED, Status.FAILED]
+    assert text in failure_of(reply, 1)
+    assert failure_of(reply, 0) == ""
+    driver.clients[0].emitted += reply.emitted_token_ids.tolist()
+    failing.finish = Finish.LENGTH
+    driver.finished_ids.append(failing.id)
+    assert driver.run(random_trees(13, 5))[0] == EXPECTED[0]
+
+
+def test_a_sequence_whose_anchor_is_another_is_taken_up_anew():
+    driver = filled()
+    driver.turn()
+    request = driver.request(driver.running())
+    request.token_ids[1] += 1
+    reply = driver.verifier.verify(request)
+    assert reply.status.tolist() == [Status.DECODED, Status.UNKNOWN]
+    driver.clients[0].emitted += reply.emitted_token_ids.tolist()
+    driver.clients[1].is_known = False
+    assert driver.run(random_trees(13, 5)) == EXPECTED
+
+
+@pytest.mark.parametrize(
+    ("prompt", "params", "text"),
+    [
+        ([1, VOCAB_SIZE], GREEDY, "vocabulary"),
+        ([1, -1], GREEDY, "vocabulary"),
+        ([], GREEDY, "one token or more"),
+        ([1] * 513, GREEDY, "the cache"),
+        ([1], replace(GREEDY, stop_token_ids=(VOCAB_SIZE,), min_tokens=1), "stop token"),
+    ],
+)
+def test_a_sequence_that_cannot_be_taken_up_fails_alone(prompt, params, text):
+    driver = filled()
+    started = [StartedSequence(7, np.array(prompt, np.int32), 0, params)]
+    request = VerifyRequest(
+        **pack_started(started),
+        sequence_ids=np.array([7], np.int64),
+        num_nodes=np.zeros(1, np.int32),
+        token_ids=np.array([1], np.int32),
+        parents=np.array([-1], np.int32),
+        row_lengths=np.zeros(1, np.int32),
+    )
+    reply = driver.verifier.verify(request)
+    assert reply.status.tolist() == [Status.FAILED]
+    assert text in failure_of(reply, 0)
+    driver.finished_ids.append(7)
     assert driver.run(random_trees(13, 5)) == EXPECTED
 
 

@@ -60,6 +60,6 @@ def _accept(candidate: Candidate, logits: np.ndarray) -> Verdict | None:
     c = candidate
     try:
         return accept(c.tree, list(c.rows), logits, c.params, c.num_tokens, c.num_emitted)
-    except ValueError as error:
-        logger.error("a tree cannot be decided: %s", error)
+    except Exception as error:  # whatever the data of one sequence raises ends that one
+        logger.error("a tree cannot be decided: %r", error)
         return None

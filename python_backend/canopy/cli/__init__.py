@@ -35,3 +35,7 @@ def main() -> None:
     except CanopyError as error:
         print(f"canopy: {error}", file=sys.stderr)
         sys.exit(EXIT_FAILED)
+    except OSError as error:  # a folder that cannot be written, a disk that is full
+        name = f"{error.filename}: " if error.filename else ""
+        print(f"canopy: {name}{error.strerror or error}", file=sys.stderr)
+        sys.exit(EXIT_FAILED)

@@ -41,16 +41,17 @@ def profile(
     os.environ.update(THREAD_VARIABLES)  # as on the server; read once, when torch is loaded
     from canopy.costs.profile_file import find_profile, profile_path
     from canopy.profiling.measurement import measure_profile
-    from canopy.profiling.profile_writer import write_plot, write_profile
+    from canopy.profiling.profile_writer import require_writable, write_plot, write_profile
 
     deployment = load_deployment(config) if config else Deployment()
     if if_outdated:
         if not (fault := find_profile(deployment).fault):
             return
         print(f"Measuring for about {seconds:.0f} s what trees cost here: {fault}", flush=True)
+    path = output or profile_path(deployment)
+    require_writable(path)
     with _bars() as show:
         measurement = measure_profile(deployment, seconds, show)
-    path = output or profile_path(deployment)
     write_profile(measurement, path)
     if (spread := measurement.steps.spread) > _CALM_SPREAD:
         print(

@@ -93,6 +93,7 @@ class AutoregressiveSource:
         self._max_step_tokens = max_step_tokens
         self._known: set[int] = set()
 
+    @torch.inference_mode()
     def propose(self, tasks: Sequence[DraftTask]) -> list[Proposal]:
         """One tree per task. Raises ValueError when the drafter's logits are not finite."""
         growths = [Growth(task) for task in tasks]

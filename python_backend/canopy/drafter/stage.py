@@ -20,11 +20,11 @@ from canopy.drafter.source import (
     NoSource,
     ProposalSource,
 )
-from canopy.errors import InvalidDeployment, StageFailed
+from canopy.errors import InvalidDeployment
 from canopy.model_store.assets import ngram_store_path
 from canopy.model_store.folders import model_folder
 from canopy.protocol.hidden_states import request_features
-from canopy.protocol.messages import DraftReply, DraftRequest
+from canopy.protocol.messages import UNKNOWN_ANCHOR, DraftReply, DraftRequest
 from canopy.protocol.proposals import pack_proposals
 from canopy.protocol.sequence_updates import started_sequences
 from canopy.sampling import Acceptance
@@ -42,7 +42,8 @@ class DrafterStage:
     """`stages.protocol.Drafter` over one source.
 
     A sequence that the source cannot serve brings its anchor alone this turn, and is counted in
-    `num_failed_proposals`; the others are not touched by it.
+    `num_failed_proposals`; the others are not touched by it. One that is not known, or could not
+    be taken up, brings UNKNOWN_ANCHOR.
     """
 
     def __init__(
@@ -63,15 +64,18 @@ class DrafterStage:
 
     @torch.inference_mode()
     def draft(self, request: DraftRequest) -> DraftReply:
-        """Apply the changes, then propose. Raises StageFailed for an unknown sequence."""
+        """Apply the changes, then propose. Raises ValueError for ragged fields that do not fit."""
+        num_failed = self.num_failed_proposals
         self._apply_changes(request)
         least = max([LEAST_PRICED_SURVIVAL, *request.least_survival.tolist()])
+        pairs = list(zip(request.sequence_ids.tolist(), request.max_depths.tolist(), strict=True))
         tasks = [
-            self._task(int(sequence_id), int(max_depth), least)
-            for sequence_id, max_depth in zip(request.sequence_ids, request.max_depths, strict=True)
+            self._task(self._sequences[sequence_id], max_depth, least)
+            for sequence_id, max_depth in pairs
+            if sequence_id in self._sequences
         ]
-        num_failed = self.num_failed_proposals
-        proposals = self._propose(tasks)
+        found = iter(self._propose(tasks))
+        proposals = [next(found) if i in self._sequences else self._unknown() for i, _ in pairs]
         reply = pack_proposals(proposals, self.num_failed_proposals - num_failed)
         reply.num_source_failures = np.array([self._num_source_failures], np.int32)
         return reply
@@ -84,28 +88,39 @@ class DrafterStage:
     def _apply_changes(self, request: DraftRequest) -> None:
         for sequence_id in request.finished_ids:
             self._finish(int(sequence_id))
-        for started in started_sequences(request):
+        changes = started_sequences(request)
+        for sequence_id, reason in changes.refused.items():
+            logger.error("sequence %d cannot be drafted for: %s", sequence_id, reason)
+            self._finish(sequence_id)
+        for started in changes.sequences:
             self._finish(started.sequence_id)
-            self._sequences[started.sequence_id] = DraftSequence(
-                started.sequence_id, started.token_ids.tolist(), started.params
-            )
+            if len(started.token_ids):
+                self._sequences[started.sequence_id] = DraftSequence(
+                    started.sequence_id, started.token_ids.tolist(), started.params
+                )
         grown = split_ragged(request.updated_token_ids, request.updated_lengths)
-        for sequence_id, token_ids in zip(request.updated_ids, grown, strict=True):
-            self._known(int(sequence_id)).token_ids.extend(token_ids.tolist())
+        for sequence_id, token_ids in zip(request.updated_ids.tolist(), grown, strict=True):
+            if sequence_id in self._sequences:
+                self._sequences[sequence_id].token_ids.extend(token_ids.tolist())
         if isinstance(self._source, FeatureReader):
-            self._source.take_features(request_features(request))
+            self._take_features(self._source, request)
+
+    def _take_features(self, source: FeatureReader, request: DraftRequest) -> None:
+        for sequence_id, features in request_features(request).items():
+            try:
+                source.take_features({sequence_id: features})
+            except Exception:
+                logger.exception("the features of sequence %d cannot be read", sequence_id)
 
     def _finish(self, sequence_id: int) -> None:
         self._sequences.pop(sequence_id, None)
         self._source.finish(sequence_id)
 
-    def _known(self, sequence_id: int) -> DraftSequence:
-        if sequence_id not in self._sequences:
-            raise StageFailed("draft", f"sequence {sequence_id} is unknown: start it again")
-        return self._sequences[sequence_id]
+    def _unknown(self) -> Proposal:
+        self.num_failed_proposals += 1
+        return Proposal.of_anchor(UNKNOWN_ANCHOR)
 
-    def _task(self, sequence_id: int, max_depth: int, priced_survival: float) -> DraftTask:
-        sequence = self._known(sequence_id)
+    def _task(self, sequence: DraftSequence, max_depth: int, priced_survival: float) -> DraftTask:
         params = sequence.params
         budget = min(params.node_budget, self._max_nodes)
         settings = PolicySettings.of_request(

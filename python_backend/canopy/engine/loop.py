@@ -18,6 +18,7 @@ from canopy.engine.speculator import Proposer, TurnTrees
 from canopy.engine.stage_sync import StageLedger
 from canopy.engine.trace import TracedTurn
 from canopy.errors import Cancelled, CanopyError, StageFailed, Unavailable
+from canopy.protocol.failures import failure_of
 from canopy.protocol.messages import Finish, Status, VerifyReply, VerifyRequest
 from canopy.protocol.stages import Drafter, TreeBuilder, Verifier
 from canopy.tree.forest import split_ragged
@@ -183,7 +184,7 @@ class Engine:
                 self._preempt(sequence)
             elif status is Status.FAILED:
                 self.metrics.num_failed += 1
-                self._end(sequence, CanopyError("the target gave no usable next-token scores"))
+                self._end(sequence, CanopyError(failure_of(reply, index) or "it cannot go on"))
             elif status is Status.UNKNOWN:
                 self._verifier_ledger.forget(sequence.id)
                 sequence.is_prefilled = False

@@ -73,6 +73,7 @@ class EngineMetrics:
 
     def note_build(self, built: BuildReply, num_running: int) -> None:
         """What the tree builder decided for a turn of so many sequences."""
+        self.num_failed_proposals += int(built.num_failed.sum())
         self.node_budget = len(built.selected) / max(num_running, 1)
         self.price_theta = float(built.theta[0])
         self.survival_shift = float(built.shift[0])

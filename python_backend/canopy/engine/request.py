@@ -105,10 +105,14 @@ class Sequence:
         return self.request.params.max_tokens - self.num_emitted - 1
 
     @property
-    def wants_draft(self) -> bool:
+    def speculates(self) -> bool:
+        """Whether its request asks for trees at all."""
         params = self.request.params
-        speculates = params.policy is not PolicyName.OFF and params.node_budget > 0
-        return self.is_prefilled and speculates and self.max_depth > 0
+        return params.policy is not PolicyName.OFF and params.node_budget > 0
+
+    @property
+    def wants_draft(self) -> bool:
+        return self.is_prefilled and self.speculates and self.max_depth > 0
 
     @property
     def is_overdue(self) -> bool:
@@ -135,7 +139,8 @@ class Sequence:
         return self._delta() if self.request.stream and self._pending_text else None
 
     def _show(self, text: str) -> bool:
-        shown, stopped = self._stop_strings.push(text)
+        may_stop = self.num_emitted > self.request.params.min_tokens
+        shown, stopped = self._stop_strings.push(text, may_stop)
         self._pending_text += shown
         return stopped
 

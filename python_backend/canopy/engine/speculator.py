@@ -5,6 +5,7 @@ until the stage is back.
 """
 
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -28,6 +29,8 @@ from canopy.sampling import PolicyName
 from canopy.tree import DraftTree, Forest, Proposal, ProposalRow
 from canopy.tree.forest import split_ragged
 from canopy.tree.survival import shifted
+
+logger = logging.getLogger(__name__)
 
 _MAX_RESTART_PAUSE_S = 30.0
 
@@ -102,6 +105,9 @@ class Proposer:
     def note_features(self, running: SequenceOf[Sequence], reply: VerifyReply) -> None:
         """Keep for the drafter what a verify reply tells about the sequences it was asked for."""
         self._features.note([s.id for s in running], reply)
+        for sequence in running:
+            if not sequence.speculates:
+                self._features.drop(sequence.id)
 
     def propose(self, running: SequenceOf[Sequence], num_waiting: int) -> TurnTrees:
         """Trees for this turn; none at all when nothing is worth drafting."""
@@ -128,7 +134,7 @@ class Proposer:
     ) -> TurnTrees:
         with self._metrics.timed("draft"):
             reply = self._drafter.draft(self._draft_request(sequences))
-            proposals = unpack_proposals(reply)
+            proposals = _unpacked(reply)
         self._metrics.note_draft(reply)
         if not sequences:
             return TurnTrees()
@@ -140,6 +146,9 @@ class Proposer:
         self._skip_turns = int(built.draft_next[0]) - 1
         self._num_running_at_skip = len(running) if self._skip_turns > 0 else 0
         self._metrics.note_build(built, len(running))
+        for sequence, proposal in zip(sequences, proposals, strict=True):
+            if not _stands_at(sequence, proposal):
+                self._ledger.finish(sequence.id)  # and is started again with the next draft
         return _selected_trees(sequences, proposals, built)
 
     def _draft_request(self, sequences: SequenceOf[Sequence]) -> DraftRequest:
@@ -196,15 +205,38 @@ class Proposer:
                 time.sleep(min(2.0**attempt, _MAX_RESTART_PAUSE_S))
 
 
+def _unpacked(reply: DraftReply) -> list[Proposal]:
+    try:
+        return unpack_proposals(reply)
+    except ValueError as error:
+        raise StageFailed("draft", f"its reply is malformed: {error}") from error
+
+
+def _stands_at(sequence: Sequence, proposal: Proposal) -> bool:
+    """Whether the drafter knows the tokens of the sequence."""
+    return int(proposal.tree.token_ids[0]) == sequence.token_ids[-1]
+
+
 def _selected_trees(
     sequences: SequenceOf[Sequence], proposals: SequenceOf[Proposal], built: BuildReply
 ) -> TurnTrees:
-    selected = split_ragged(built.selected, built.num_selected)
+    """The chosen part of every proposal; a sequence whose choice is no tree brings its anchor."""
+    try:
+        selected = split_ragged(built.selected, built.num_selected)
+        triples = list(zip(sequences, proposals, selected, strict=True))
+    except ValueError as error:
+        raise StageFailed("tree_builder", f"its reply is malformed: {error}") from error
     trees: dict[int, _DraftedTree] = {}
     traced: dict[int, TracedTree] = {}
-    for sequence, proposal, nodes in zip(sequences, proposals, selected, strict=True):
-        rows = [proposal.rows[0], *(proposal.rows[node] for node in nodes)]
-        tree = proposal.tree.subtree(nodes)
+    for sequence, proposal, nodes in triples:
+        if not _stands_at(sequence, proposal):
+            continue
+        try:
+            tree = proposal.tree.subtree(nodes)
+            rows = [proposal.rows[0], *(proposal.rows[node] for node in nodes)]
+        except (ValueError, IndexError):
+            logger.exception("the nodes chosen for sequence %d are no tree", sequence.id)
+            continue
         trees[sequence.id] = (tree, rows)
         if sequence.trace is not None:
             traced[sequence.id] = _traced(sequence, tree, proposal, nodes, built)

@@ -10,7 +10,7 @@ import numpy as np
 from canopy.config import Deployment
 from canopy.engine.request import GenerationRequest
 from canopy.errors import ContextLengthExceeded, InvalidRequest
-from canopy.frontend.sampling_options import ClientParameters, parse_parameters
+from canopy.frontend.sampling_options import ClientParameters, parse_parameters, with_lists
 from canopy.sampling import Acceptance, PolicyName, SamplingParams
 from canopy.text.tokenizer import Tokenizer
 
@@ -77,7 +77,9 @@ class RequestParser:
 
     def _prompt(self, client: ClientRequest) -> tuple[str, list[int]]:
         if (client.text_input is None) == (client.messages is None):
-            raise InvalidRequest("send either text_input or messages")
+            raise InvalidRequest(
+                "send either text_input or messages; messages is a string that holds a JSON list"
+            )
         if client.messages is not None:
             self._check_size(client.messages, "messages")
             text = self._tokenizer.render_chat(_parse_messages(client.messages))
@@ -120,7 +122,7 @@ class RequestParser:
         seed = secrets.randbits(64) if given.seed is None else given.seed
         return SamplingParams(
             temperature=given.temperature,
-            top_k=given.top_k,
+            top_k=given.top_k if given.top_k < self._model.vocab_size else 0,
             top_p=given.top_p,
             min_p=given.min_p,
             seed=seed,
@@ -169,17 +171,21 @@ def _merged_parameters(client: ClientRequest) -> dict[str, Any]:
         given = _parse_json(client.sampling_parameters, "sampling_parameters")
         if not isinstance(given, dict):
             raise InvalidRequest("sampling_parameters must be a JSON object")
-    twice = sorted(set(given) & set(client.request_parameters))
+    twice = sorted(given.keys() & client.request_parameters.keys())
     if twice:
         raise InvalidRequest(f"{', '.join(twice)} sent twice: as parameter and in the JSON object")
-    return {**given, **client.request_parameters}
+    return {**given, **with_lists(client.request_parameters)}
 
 
 def _parse_json(text: bytes, name: str) -> Any:
     try:
-        return json.loads(text)
+        value = json.loads(text)
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest(f"{name} holds half of a surrogate pair: send valid Unicode") from None
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"{name} is not valid JSON: {error}") from error
+    return value
 
 
 def _parse_messages(text: bytes) -> list[dict[str, Any]]:
@@ -190,11 +196,17 @@ def _parse_messages(text: bytes) -> list[dict[str, Any]]:
 
 
 def _parse_message(message: Any) -> dict[str, Any]:
-    if not isinstance(message, dict) or not set(message) <= {"role", "content", "name"}:
+    if not isinstance(message, dict):
         raise InvalidRequest("each message must be an object with role and content")
+    message = {name: value for name, value in message.items() if value is not None}
+    unknown = sorted(message.keys() - {"role", "content", "name"})
+    if unknown:
+        raise InvalidRequest(
+            f"unknown field {unknown[0]} of a message: known are role, content, name"
+        )
     if message.get("role") not in _ROLES:
         raise InvalidRequest(f"a message's role must be one of {', '.join(_ROLES)}")
-    content = message.get("content")
+    content = message.get("content", "" if message["role"] == "assistant" else None)
     if isinstance(content, list):
         content = _joined_parts(content)
     if not isinstance(content, str):

@@ -11,11 +11,15 @@ from typing import Any
 
 from canopy.config import ACCEPTANCE_MODES, POLICIES
 from canopy.errors import InvalidRequest
+from canopy.frontend.neutral import VLLM_PARAMETERS, without_neutral
 
 MAX_TEMPERATURE = 100.0
 MAX_STOP_STRINGS = 32
 MAX_STOP_TOKEN_IDS = 256
 MAX_NODE_BUDGET = 256
+MAX_INT32 = (1 << 31) - 1
+LISTS = ("stop", "stop_token_ids")
+INPUTS = frozenset({"messages", "text_input", "stream", "exclude_input_in_output"})
 
 
 @dataclass(frozen=True)
@@ -41,14 +45,26 @@ class ClientParameters:
 
 def parse_parameters(given: dict[str, Any]) -> ClientParameters:
     """Check and convert. Raises InvalidRequest for an unknown name or a value out of range."""
-    unknown = sorted(set(given) - set(_PARSERS))
+    wanted = without_neutral(given, VLLM_PARAMETERS)
+    misplaced = sorted(wanted.keys() & INPUTS)
+    if misplaced:
+        raise InvalidRequest(f"{', '.join(misplaced)} must be sent as inputs, not as parameters")
+    unknown = sorted(wanted.keys() - _PARSERS.keys())
     if unknown:
         raise InvalidRequest(
             f"unknown parameter {', '.join(unknown)}: known are {', '.join(_PARSERS)}"
         )
-    return ClientParameters(
-        **{name: _PARSERS[name](name, value) for name, value in given.items() if value is not None}
-    )
+    return ClientParameters(**{name: _PARSERS[name](name, value) for name, value in wanted.items()})
+
+
+def with_lists(given: dict[str, Any]) -> dict[str, Any]:
+    """Request parameters, which can carry no lists, with the JSON texts of lists read."""
+    return {n: _listed(value) if n in LISTS else value for n, value in given.items()}
+
+
+def parse_timeout_us(value: Any) -> int:
+    """Microseconds, 0 = no limit of its own. Raises InvalidRequest."""
+    return _integer(0, (1 << 63) - 1, "a whole number of microseconds")("timeout", value)
 
 
 def _refuse(name: str, value: Any, expected: str) -> InvalidRequest:
@@ -105,13 +121,11 @@ def _choice(*choices: str) -> Callable[[str, Any], str]:
 
 def _top_k(name: str, value: Any) -> int:
     """0 and -1 both mean "all tokens", as in vLLM."""
-    return max(
-        _integer(-1, 1 << 30, "an integer of at least 1, or 0 or -1 for all")(name, value), 0
-    )
+    expected = f"an integer from 1 to {MAX_INT32}, or 0 or -1 for all"
+    return max(_integer(-1, MAX_INT32, expected)(name, value), 0)
 
 
 def _listed(value: Any) -> Any:
-    """A list, also when it comes as JSON text: request parameters can carry no lists."""
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
             return json.loads(value)
@@ -121,8 +135,7 @@ def _listed(value: Any) -> Any:
 
 
 def _stop(name: str, value: Any) -> tuple[str, ...]:
-    stops = _listed(value)
-    stops = [stops] if isinstance(stops, str) else stops
+    stops = [value] if isinstance(value, str) else value
     is_valid = isinstance(stops, list) and all(isinstance(s, str) and s for s in stops)
     if not is_valid or len(stops) > MAX_STOP_STRINGS:
         expected = f"a non-empty string or a list of at most {MAX_STOP_STRINGS} of them"
@@ -131,12 +144,17 @@ def _stop(name: str, value: Any) -> tuple[str, ...]:
 
 
 def _stop_token_ids(name: str, value: Any) -> tuple[int, ...]:
-    token_ids = _listed(value)
     expected = f"a list of at most {MAX_STOP_TOKEN_IDS} token ids"
-    if not isinstance(token_ids, list) or len(token_ids) > MAX_STOP_TOKEN_IDS:
+    if not isinstance(value, list) or len(value) > MAX_STOP_TOKEN_IDS:
         raise _refuse(name, value, expected)
-    parse = _integer(0, (1 << 31) - 1, expected)
-    return tuple(parse(name, token_id) for token_id in token_ids)
+    parse = _integer(0, MAX_INT32, expected)
+    return tuple(parse(name, token_id) for token_id in value)
+
+
+def _seed(name: str, value: Any) -> int | None:
+    """-1 is no seed, as in vLLM."""
+    seed = _integer(-1, (1 << 64) - 1, "an integer from 0 to 2^64 - 1, or -1 for none")(name, value)
+    return None if seed == -1 else seed
 
 
 _PARSERS: dict[str, Callable[[str, Any], Any]] = {
@@ -144,9 +162,9 @@ _PARSERS: dict[str, Callable[[str, Any], Any]] = {
     "top_k": _top_k,
     "top_p": _number(0.0, 1.0, "a number above 0, at most 1", open_low=True),
     "min_p": _number(0.0, 1.0, "a number from 0 to 1"),
-    "seed": _integer(0, (1 << 64) - 1, "an integer from 0 to 2^64 - 1"),
-    "max_tokens": _integer(1, (1 << 31) - 1, "an integer of at least 1"),
-    "min_tokens": _integer(0, (1 << 31) - 1, "an integer of at least 0"),
+    "seed": _seed,
+    "max_tokens": _integer(1, MAX_INT32, f"an integer from 1 to {MAX_INT32}"),
+    "min_tokens": _integer(0, MAX_INT32, f"an integer from 0 to {MAX_INT32}"),
     "stop": _stop,
     "stop_token_ids": _stop_token_ids,
     "ignore_eos": _boolean,

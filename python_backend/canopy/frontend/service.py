@@ -11,9 +11,11 @@ from canopy.costs.profile_file import load_profile
 from canopy.engine.loop import Engine, Stages
 from canopy.engine.output import Delta
 from canopy.errors import CanopyError, InvalidRequest
+from canopy.frontend.inputs import InferenceInputs
 from canopy.frontend.limits import engine_limits, model_limits
+from canopy.frontend.reply import Reply
 from canopy.frontend.request_parser import RequestParser
-from canopy.frontend.response_stream import InferenceInputs, TritonSink
+from canopy.frontend.response_stream import TritonSink
 from canopy.frontend.response_thread import Outbox
 from canopy.frontend.stage_restart import restart_stage
 from canopy.frontend.triton_metrics import MetricsPublisher
@@ -46,21 +48,26 @@ class EntryService:
 
     def handle(self, request: Any) -> None:
         """Accept or refuse one InferenceRequest; never raises, always ends the request."""
-        sink = TritonSink(request, self._outbox)
+        sender = request.get_response_sender()
         try:
-            inputs = InferenceInputs(request)
-            control = inputs.text("control")
-            if control is not None:
-                sink.send(self._control(control))
-                return
-            parsed = self._parser.parse(inputs.client_request())
-            sink.num_input_tokens = len(parsed.prompt_token_ids)
-            self._sinks.add(sink)
-            self._engine.submit(parsed, sink)
+            self._accept(InferenceInputs(request), sender)
         except CanopyError as error:
-            sink.fail(error)
+            Reply(sender, self._outbox).fail(error)
         except Exception as error:
-            sink.fail(CanopyError(f"the request could not be read: {error!r}"))
+            failure = CanopyError(f"the request could not be read: {error!r}")
+            Reply(sender, self._outbox).fail(failure)
+
+    def _accept(self, inputs: InferenceInputs, sender: Any) -> None:
+        control = inputs.text("control")
+        if control is not None:
+            TritonSink(sender, self._outbox).send(self._control(control))
+            return
+        returned = inputs.returned_outputs()
+        parsed = self._parser.parse(inputs.client_request())
+        num_input_tokens = len(parsed.prompt_token_ids)
+        sink = TritonSink(sender, self._outbox, inputs.request_id(), returned, num_input_tokens)
+        self._sinks.add(sink)
+        self._engine.submit(parsed, sink)
 
     def close(self) -> None:
         """Stop the engine; what still runs is told so."""
@@ -91,5 +98,5 @@ class EntryService:
             raise InvalidRequest("cancel needs the request_id that the request was sent with")
         found = [sink for sink in list(self._sinks) if sink.request_id == request_id]
         for sink in found:
-            sink.is_cancel_requested = True
+            sink.cancel()
         return len(found)

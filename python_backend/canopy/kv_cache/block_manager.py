@@ -51,21 +51,24 @@ class BlockManager:
 
     # One sequence
 
-    def start(self, sequence_id: int, token_ids: Sequence[int] | np.ndarray) -> int:
+    def start(
+        self,
+        sequence_id: int,
+        token_ids: Sequence[int] | np.ndarray,
+        salt: bytes = _NO_DIGEST,
+        num_spared: int = 0,
+    ) -> int:
         """Take up a sequence and share the cached blocks it begins with.
 
-        Returns the number of tokens committed by that, at least one less than there are: the last
-        one has to be computed for its logits. A known sequence is finished first.
+        salt: what its slots depend on besides these tokens; only sequences of the same salt share.
+        num_spared: blocks at the end of what could be shared that are left out. Returns the number
+        of tokens committed by that, at least one less than there are: the last one has to be
+        computed for its logits. A known sequence is finished first.
         """
         self.finish(sequence_id)
-        holding = self._holdings[sequence_id] = _Holding()
-        num_sharable = (len(token_ids) - 1) // self.block_size if self._prefix_reuse else 0
-        for index in range(num_sharable):
-            first = index * self.block_size
-            digest = _digest(holding.digest, token_ids[first : first + self.block_size])
-            block_id = self._cached.get(digest)
-            if block_id is None:
-                break
+        holding = self._holdings[sequence_id] = _Holding(digest=salt)
+        matches = self._matches(token_ids, salt)
+        for digest, block_id in matches[: max(len(matches) - num_spared, 0)]:
             self._take(block_id)
             holding.block_ids.append(block_id)
             holding.num_full += 1
@@ -150,6 +153,20 @@ class BlockManager:
             assert all(held[b] == 1 for b in scratch), "scratch is shared"
 
     # Blocks
+
+    def _matches(
+        self, token_ids: Sequence[int] | np.ndarray, digest: bytes
+    ) -> list[tuple[bytes, int]]:
+        """Digests and ids of the cached blocks that a sequence begins with."""
+        matches: list[tuple[bytes, int]] = []
+        num_sharable = (len(token_ids) - 1) // self.block_size if self._prefix_reuse else 0
+        for first in range(0, num_sharable * self.block_size, self.block_size):
+            digest = _digest(digest, token_ids[first : first + self.block_size])
+            block_id = self._cached.get(digest)
+            if block_id is None:
+                break
+            matches.append((digest, block_id))
+        return matches
 
     def _num_blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)

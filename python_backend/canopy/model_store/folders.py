@@ -59,10 +59,16 @@ PUBLISHED = {
 
 
 def canopy_home() -> Path:
-    """$CANOPY_HOME, or `canopy` in the user's cache directory."""
-    if home := os.environ.get("CANOPY_HOME"):
-        return Path(home).expanduser().resolve()
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    """$CANOPY_HOME, or `canopy` in the user's cache directory.
+
+    Raises InvalidDeployment for a user without a home directory.
+    """
+    try:
+        if home := os.environ.get("CANOPY_HOME"):
+            return Path(home).expanduser().resolve()
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError as error:
+        raise InvalidDeployment(f"set CANOPY_HOME to a folder for models: {error}") from error
     return Path(cache) / "canopy"
 
 
@@ -124,19 +130,22 @@ def fetch_model(
     if name not in PUBLISHED:
         raise InvalidDeployment(f"unknown model {name}: known are {', '.join(PUBLISHED)}")
     published, folder = PUBLISHED[name], _home_of(name)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with _lock(folder.with_name(f"{name}.lock")):
-        if not force and damage(folder, published.origin, full=verify) is None:
-            return folder
-        partial = folder.with_name(f"{name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        try:
-            _make_folder(published, partial, progress)
-            shutil.rmtree(folder, ignore_errors=True)
-            (partial / "folder").rename(folder)
-            flush(folder.parent)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+
+    def is_intact() -> bool:
+        return not force and damage(folder, published.origin, full=verify) is None
+
+    if is_intact():  # needs no lock, which a read-only volume would not give
+        return folder
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _lock(folder.with_name(f"{name}.lock")):
+            if not is_intact():
+                _replace_folder(published, folder, progress)
+    except OSError as error:
+        raise FetchFailed(
+            f"{folder} cannot be made ({error.strerror or error}): set CANOPY_HOME to a folder "
+            "that can be written and has 1 GB of room"
+        ) from error
     return folder
 
 
@@ -178,6 +187,18 @@ def _lock(path: Path) -> Iterator[None]:
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def _replace_folder(published: PublishedModel, folder: Path, progress: Progress) -> None:
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        _make_folder(published, partial, progress)
+        shutil.rmtree(folder, ignore_errors=True)
+        (partial / "folder").rename(folder)
+        flush(folder.parent)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _make_folder(published: PublishedModel, partial: Path, progress: Progress) -> None:

@@ -48,6 +48,13 @@ class Decoder(Protocol):
         """
         ...
 
+    def confirm(self) -> None:
+        """Return once all that was asked is done, and done right, wherever it runs.
+
+        Results of a forward may be read before, but used only after it. Raises StageFailed.
+        """
+        ...
+
 
 def load_decoder(
     folder: str | Path, dtype: str, device: str, is_shape_invariant: bool = False

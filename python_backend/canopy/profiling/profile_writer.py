@@ -2,6 +2,7 @@
 
 import json
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,15 @@ import numpy as np
 
 from canopy.profiling.measurement import Measurement
 
+_MOST_BYTES = 1 << 18  # of a profile
 _SPREAD = (25.0, 50.0, 75.0)
+
+
+def require_writable(path: Path) -> None:
+    """Raises OSError where a profile could not be written: better before measuring than after."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=path.parent) as probe:
+        probe.write(bytes(_MOST_BYTES))
 
 
 def write_profile(measurement: Measurement, path: Path) -> None:
@@ -17,7 +26,6 @@ def write_profile(measurement: Measurement, path: Path) -> None:
     steps = measurement.steps
     quartiles = {f"p{percentile:g}": _plain(steps.table(percentile)) for percentile in _SPREAD}
     document = measurement.profile.to_json() | {"measured_ms": quartiles}
-    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     os.replace(partial, path)

@@ -30,7 +30,10 @@ def _call(model_name: str, message: Any, reply_kind: type[R]) -> R:
         raise StageFailed(model_name, str(error)) from error
     if response.has_error():
         raise StageFailed(model_name, response.error().message())
-    return message_of(reply_kind, pb_utils.get_output_tensor_by_name(response, REPLY))
+    try:
+        return message_of(reply_kind, pb_utils.get_output_tensor_by_name(response, REPLY))
+    except ValueError as error:
+        raise StageFailed(model_name, f"its reply is malformed: {error}") from error
 
 
 class BlsDrafter:

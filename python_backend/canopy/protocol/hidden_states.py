@@ -14,6 +14,8 @@ import numpy as np
 from canopy.protocol.messages import DraftRequest, VerifyReply
 from canopy.tree.forest import split_ragged
 
+WHOLE_CONTEXT = 1 << 30  # a window that no sequence fills
+
 
 @dataclass(frozen=True)
 class FeatureTaps:
@@ -21,6 +23,9 @@ class FeatureTaps:
 
     layers: tuple[int, ...]  # models.step.HiddenTaps
     window: int
+    # Cached blocks at the end of a reused prefix that the target computes again, so that their
+    # states come: for a drafter whose own prefix ends earlier.
+    num_spared_blocks: int = 0
 
 
 @dataclass(frozen=True)
@@ -46,8 +51,18 @@ class Features:
         return Features(self.start, np.concatenate([kept, later.states]))
 
 
-def reply_fields(features: Sequence[Features | None]) -> dict[str, Any]:
-    """The feature fields of VerifyReply, one entry a sequence; none at all without any."""
+def reply_fields(
+    features: Sequence[Features | None], window: int = WHOLE_CONTEXT
+) -> dict[str, Any]:
+    """The feature fields of VerifyReply, one entry a sequence; none at all without any.
+
+    window: positions that the drafter looks back.
+    """
+    fields = _packed(features)
+    return fields and {**fields, "feature_window": np.array([window], np.int32)}
+
+
+def _packed(features: Sequence[Features | None]) -> dict[str, Any]:
     if not any(features):
         return {}
     parts = [part or Features(0, np.zeros((0, 1), np.float16)) for part in features]
@@ -74,9 +89,7 @@ def request_features(request: DraftRequest) -> dict[int, Features]:
 class FeatureLedger:
     """The engine's part: what came with verify replies and no draft request has carried yet."""
 
-    def __init__(self, max_positions: int = 256) -> None:
-        """max_positions: kept of a sequence; drafters look back no further."""
-        self._max_positions = max_positions
+    def __init__(self) -> None:
         self._pending: dict[int, Features] = {}
 
     def note(self, sequence_ids: Sequence[int], reply: VerifyReply) -> None:
@@ -84,16 +97,17 @@ class FeatureLedger:
         if not len(reply.feature_lengths):
             return
         parts = _unpacked(reply.feature_starts, reply.feature_lengths, reply.features)
+        window = int(reply.feature_window[0])
         for sequence_id, part in zip(sequence_ids, parts, strict=True):
             if len(part.states):
                 known = self._pending.get(sequence_id)
                 whole = known.joined(part) if known else part
-                self._pending[sequence_id] = whole.last(self._max_positions)
+                self._pending[sequence_id] = whole.last(window)
 
     def take(self, sequence_ids: Iterable[int]) -> dict[str, Any]:
         """The feature fields of DraftRequest; they are not kept any longer."""
         found = {i: self._pending.pop(i) for i in sequence_ids if i in self._pending}
-        fields = reply_fields(list(found.values()))
+        fields = _packed(list(found.values()))
         return fields and {"feature_ids": np.array(list(found), np.int64), **fields}
 
     def drop(self, sequence_id: int) -> None:

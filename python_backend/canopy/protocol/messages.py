@@ -76,9 +76,15 @@ class DraftRequest(SequenceChanges):
     features: np.ndarray = _array(np.float16)  # [sum(feature_lengths) * taps * E]
 
 
+UNKNOWN_ANCHOR = -1
+
+
 @dataclass
 class DraftReply:
-    """One proposal per sequence, in the order asked: a superset of the tree to verify."""
+    """One proposal per sequence, in the order asked: a superset of the tree to verify.
+
+    A sequence that the stage does not know brings the anchor UNKNOWN_ANCHOR: start it again.
+    """
 
     num_nodes: np.ndarray = _array(np.int32)  # [S]
     token_ids: np.ndarray = _array(np.int32)  # [nodes]
@@ -127,6 +133,7 @@ class BuildReply:
     least_survival: np.ndarray = _array(np.float32)
     predicted_ms: np.ndarray = _array(np.float32)  # [1] of verifying these trees
     load_state: np.ndarray = _array(np.int32)  # [1] policy.load.LoadState
+    num_failed: np.ndarray = _array(np.int32)  # [1] proposals that could not be read
     # What decided these trees, for turns of the same sequences; see tree_builder/cached.py.
     hold_turns: np.ndarray = _array(np.int32)  # [1] turns that it holds for; 1 = this one alone
     goodput: np.ndarray = _array(np.float32)  # [1] Theta, tokens a ms, as a turn is weighed
@@ -158,7 +165,7 @@ class Status(IntEnum):
     PREFILLING = 1  # part of the prompt was computed, or it waits for its share of the step
     PREEMPTED = 2  # its blocks were taken back: start it again later
     UNKNOWN = 3  # the verifier does not know the id: start it again now
-    FAILED = 4  # no token can be chosen for it (logits are not numbers): it cannot go on
+    FAILED = 4  # it cannot go on: what it brings, or its logits, allow no next token
 
 
 class Finish(IntEnum):
@@ -181,11 +188,15 @@ class VerifyReply:
     num_cached_tokens: np.ndarray = _array(np.int32)  # [S] prompt tokens reused when it was started
     num_free_blocks: np.ndarray = _array(np.int32)  # [1]
     num_used_blocks: np.ndarray = _array(np.int32)  # [1]
+    # UTF-8, why each sequence failed; empty fields where none did.
+    failure_lengths: np.ndarray = _array(np.int32)  # [S]
+    failures: np.ndarray = _array(np.uint8)  # [sum(failure_lengths)]
     # Hidden states of positions that this step computed and the sequence keeps; empty fields
     # where no drafter reads them.
     feature_starts: np.ndarray = _array(np.int32)  # [S] position of the first
     feature_lengths: np.ndarray = _array(np.int32)  # [S] positions
     features: np.ndarray = _array(np.float16)  # [sum(feature_lengths) * taps * E]
+    feature_window: np.ndarray = _array(np.int32)  # [1] positions that the drafter looks back
 
 
 # Kept, since they are asked for with every message.

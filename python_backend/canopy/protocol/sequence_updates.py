@@ -1,7 +1,7 @@
 """Sequences that a stage takes up: SequenceChanges to records and back."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,14 @@ class StartedSequence:
     params: SamplingParams
 
 
+@dataclass(frozen=True)
+class Started:
+    """The sequences of a message that a stage can take up, and why it cannot take up the others."""
+
+    sequences: list[StartedSequence] = field(default_factory=list)
+    refused: dict[int, str] = field(default_factory=dict)  # sequence id -> the reason
+
+
 def pack_started(started: Sequence[StartedSequence]) -> dict[str, Any]:
     """The `started_*` fields of SequenceChanges; none when nothing starts."""
     if not started:
@@ -54,21 +62,22 @@ def pack_started(started: Sequence[StartedSequence]) -> dict[str, Any]:
     return {name: np.array(values, dtypes[name]) for name, values in packed.items()}
 
 
-def started_sequences(changes: SequenceChanges) -> list[StartedSequence]:
+def started_sequences(changes: SequenceChanges) -> Started:
     """The inverse of `pack_started`. Raises ValueError for ragged fields that do not fit."""
+    started = Started()
     if not (len(changes.started_ids) or len(changes.started_token_ids)):
-        return []
+        return started
     tokens = split_ragged(changes.started_token_ids, changes.started_lengths)
     stops = split_ragged(changes.started_stop_token_ids, changes.started_num_stops)
-    return [
-        StartedSequence(
-            sequence_id=int(changes.started_ids[index]),
-            token_ids=tokens[index],
-            num_emitted=int(changes.started_num_emitted[index]),
-            params=_params(changes, index, stops[index]),
-        )
-        for index in range(len(changes.started_ids))
-    ]
+    for index, sequence_id in enumerate(changes.started_ids.tolist()):
+        try:
+            params = _params(changes, index, stops[index])
+        except ValueError as error:
+            started.refused[sequence_id] = str(error)
+            continue
+        num_emitted = int(changes.started_num_emitted[index])
+        started.sequences.append(StartedSequence(sequence_id, tokens[index], num_emitted, params))
+    return started
 
 
 def _params(changes: SequenceChanges, index: int, stops: np.ndarray) -> SamplingParams:

@@ -4,6 +4,7 @@ import ctypes
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +30,7 @@ EXIT_TIMEOUT_S = 10.0
 PROBE_TIMEOUT_S = 30.0
 POLL_S = 0.1
 PR_SET_PDEATHSIG = 1
+_RUN_BYTES = 1 << 20  # room that a run wants at its start
 _LIBC = ctypes.CDLL(None)  # loaded here: between fork and exec little is safe
 
 
@@ -43,7 +45,7 @@ class ServerProcess:
     ) -> None:
         self.deployment = deployment
         self.server = deployment.server
-        self._folder = run_folder or canopy_home() / "run" / str(self.server.grpc_port)
+        self._folder = run_folder or _run_folder(self.server.grpc_port)
         self._repository = repository
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -167,6 +169,18 @@ class ServerProcess:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def _run_folder(port: int) -> Path:
+    """Under Canopy's home, or a temporary one where nothing can be written there."""
+    folder = canopy_home() / "run" / str(port)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(bytes(_RUN_BYTES))
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix=f"canopy-{port}-"))
+    return folder
 
 
 def _kill_group(group: int) -> None:

@@ -1,6 +1,8 @@
 """The build stage: reads the load and the last turn, and has the trees of this one chosen."""
 
+import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -20,8 +22,11 @@ from canopy.tree_builder.load_monitor import NOT_KNOWN, KnownLoad
 from canopy.tree_builder.selection import Offer, clear, offer_of
 from canopy.tree_builder.server_load import ServerLoad
 
+logger = logging.getLogger(__name__)
+
 _NOT_MEASURED = Profile()
 _MOST_PRICES = 1024  # of a list that a reply carries
+_MOST_LOG_PROB = 1e-3  # 0 but for rounding
 
 
 class PolicyTreeBuilder:
@@ -58,6 +63,7 @@ class PolicyTreeBuilder:
             least_survival=least_drafted(cleared.forest, economy.shift),
             predicted_ms=np.array([cleared.economy.predicted_ms], np.float32),
             load_state=np.array([known.state], np.int32),
+            num_failed=np.array([sum(offer is NOTHING for offer in offers)], np.int32),
             **self._held_prices(request, load),
         )
 
@@ -98,16 +104,27 @@ def least_drafted(forest: Forest, shift: float) -> np.ndarray:
     return np.array([least_survival(forest.theta, shift)], np.float32)
 
 
+NOTHING = Offer(nodes=[], survivals=[], is_priced=False, is_drawn=False)
+
+
 def offers_of(
     request: BuildRequest, tree: TreeConfig, sibling_rates: tuple[float, ...], shift: float
 ) -> Iterator[Offer]:
-    """What each sequence of a request offers. Raises ValueError for fields that do not fit."""
+    """What each sequence of a request offers; NOTHING where its proposal cannot be read.
+
+    Raises ValueError for ragged fields that do not fit.
+    """
     offsets = offsets_of(request.num_nodes + 1)
     _check_lengths(request, int(offsets[-1]))
+    request, is_readable = readable(request, offsets)
     calibrated = shifted(request.log_probs, _global_parents(request, offsets), shift)
     laws = (request.policies, request.node_budgets, request.acceptances)
-    lists = (values.tolist() for values in (*laws, offsets[:-1], offsets[1:]))
-    for policy, budget, mode, start, end in zip(*lists, strict=True):
+    lists = (values.tolist() for values in (*laws, offsets[:-1], offsets[1:], is_readable))
+    for policy, budget, mode, start, end, can_be_read in zip(*lists, strict=True):
+        if not can_be_read:
+            logger.error("a proposal of %d nodes cannot be read", end - start - 1)
+            yield NOTHING
+            continue
         name, own = PolicyName(policy), slice(start, end)
         logs = calibrated if name.is_calibrated else request.log_probs
         yield offer_of(
@@ -117,6 +134,30 @@ def offers_of(
             logs[own],
             request.entropies[own],
         )
+
+
+def readable(request: BuildRequest, offsets: np.ndarray) -> tuple[BuildRequest, np.ndarray]:
+    """The request without what no policy can read, and bool [S]: whose proposals it can.
+
+    Numbers are checked all at once, for proposals are sound but for a fault of the drafter.
+    """
+    local = np.arange(int(offsets[-1])) - np.repeat(offsets[:-1], request.num_nodes + 1)
+    is_root = request.parents == -1
+    is_sound = np.where(local == 0, is_root, (request.parents >= 0) & (request.parents < local))
+    is_sound &= (request.log_probs <= _MOST_LOG_PROB) & (request.entropies >= 0.0)
+    is_sound &= request.entropies < np.inf
+    is_readable = (request.policies >= 0) & (request.policies < len(PolicyName))
+    is_readable &= (request.acceptances >= 0) & (request.acceptances < len(Acceptance))
+    is_readable &= request.node_budgets >= 0
+    if is_sound.all() and is_readable.all():
+        return request, is_readable
+    is_readable &= np.logical_and.reduceat(is_sound, offsets[:-1])
+    bad = np.repeat(~is_readable, request.num_nodes + 1)
+    cleared = {
+        "parents": np.where(bad, -1, request.parents),
+        "log_probs": np.where(bad, 0.0, request.log_probs),
+    }
+    return replace(request, **cleared), is_readable
 
 
 @lru_cache(maxsize=256)

@@ -29,6 +29,7 @@ class Outcome:
     emitted: tuple[int, ...] = ()
     path: tuple[int, ...] = ()  # drafted nodes whose tokens were emitted
     features: Features | None = None  # of what the sequence keeps, where a drafter reads them
+    reason: str = ""  # why it failed
 
     @property
     def computed(self) -> np.ndarray:
@@ -48,14 +49,23 @@ def candidate_of(share: Share) -> Candidate:
     )
 
 
+def failed(sequence_id: int, reason: str) -> Outcome:
+    """The sequence cannot go on."""
+    logger.error("sequence %d cannot go on: %s", sequence_id, reason)
+    return Outcome(Status.FAILED, reason=reason)
+
+
 def outcome_of(share: Share, verdict: Verdict | None) -> Outcome:
     """The verdict, cut at the first stop."""
     sequence, tree = share.offer.sequence, share.offer.tree
     if not share.reaches_anchor:
         return Outcome(Status.PREFILLING)
     if verdict is None:
-        logger.error("sequence %d cannot go on: no token can be chosen", sequence.id)
-        return Outcome(Status.FAILED)
+        return failed(
+            sequence.id,
+            "no next token can be chosen: the target's scores are no numbers"
+            " or its parameters leave no token",
+        )
     emitted, finish = truncate(verdict.token_ids(tree), sequence.num_emitted, sequence.params)
     return Outcome(Status.DECODED, finish, tuple(emitted), tuple(verdict.path[: len(emitted)]))
 

@@ -2,8 +2,10 @@
 
     apply changes -> schedule rows and blocks -> forward -> accept and cut -> commit
 
-Nothing is committed before all sequences are decided, so a step that raises leaves the known
-tokens and the cache as they were. After a commit the cache holds every known token but the last.
+Nothing is committed before all sequences are decided and every rank has confirmed its part, so a
+step that raises leaves the known tokens and the cache as they were. After a commit the cache holds
+every known token but the last.
+What one sequence brings and cannot be verified fails that sequence, and the step goes on.
 """
 
 import itertools
@@ -21,19 +23,30 @@ from canopy.models.decoder import Decoder
 from canopy.models.llama.float_decoder import FloatDecoder
 from canopy.models.llama.graph_decoder import GraphDecoder
 from canopy.models.step_batch import HiddenTaps, Segment, assemble_step
+from canopy.protocol.failures import failure_fields
 from canopy.protocol.hidden_states import FeatureTaps, reply_fields
 from canopy.protocol.messages import Status, VerifyReply, VerifyRequest
 from canopy.protocol.proposals import unpack_rows
-from canopy.protocol.sequence_updates import StartedSequence, started_sequences
-from canopy.tree import DraftTree, Forest, ProposalRow
-from canopy.tree.forest import offsets_of
+from canopy.protocol.sequence_updates import Started, started_sequences
+from canopy.tree import DraftTree, ProposalRow
+from canopy.tree.forest import offsets_of, split_ragged
+from canopy.verifier.admission import TargetLimits
 from canopy.verifier.hidden_states import drafter_taps
-from canopy.verifier.outcome import Outcome, accepted_moves, candidate_of, outcome_of, with_features
+from canopy.verifier.outcome import (
+    Outcome,
+    accepted_moves,
+    candidate_of,
+    failed,
+    outcome_of,
+    with_features,
+)
 from canopy.verifier.scheduler import Offer, Share, TargetSequence, schedule
 from canopy.verifier.tensor_parallel.decoder import load_target, num_threads
 from canopy_kernels.host_to_device import send
 
 logger = logging.getLogger(__name__)
+
+PackedTree = tuple[np.ndarray, np.ndarray]  # token ids and parents
 
 
 def make_verifier(deployment: Deployment) -> "TargetVerifier":
@@ -82,68 +95,86 @@ class TargetVerifier:
         self._max_step_tokens = max_step_tokens
         self._taps = taps
         self._acceptor = acceptor or acceptor_on(self._cache.device)
+        self._limits = TargetLimits(
+            decoder.config.vocab_size,
+            decoder.config.max_position_embeddings,
+            cache.num_blocks * cache.block_size,
+        )
         self._sequences: dict[int, TargetSequence] = {}
+        self._refused: dict[int, str] = {}  # sequences that cannot be verified, and why
 
     @torch.inference_mode()  # the one mode of the whole step: its parts choose none
     def verify(self, request: VerifyRequest) -> VerifyReply:
         """Serve every sequence of the message once.
 
-        Raises ValueError for a malformed message: ragged fields that do not fit, no forest, a
-        token outside the vocabulary, an anchor that is not the sequence's last token.
+        Raises ValueError for a malformed message: ragged fields that do not fit, or a sequence
+        that is named twice.
         """
         trees, rows, started = _trees(request), _rows(request), started_sequences(request)
-        self._check_vocabulary(request)
+        ids = request.sequence_ids.tolist()
+        if len(set(ids)) != len(ids):
+            raise ValueError("a sequence is named twice")
         self._apply(request.finished_ids, started)
-        offers = self._offers(request.sequence_ids, trees, rows)
+        offers, outcomes = self._offers(ids, trees, rows)
         plan = schedule(offers, self.blocks, self._max_step_tokens)
-        outcomes = {offer.sequence.id: Outcome(Status.PREFILLING) for offer in offers}
+        outcomes |= {offer.sequence.id: Outcome(Status.PREFILLING) for offer in offers}
         for sequence_id in plan.preempted_ids:
             del self._sequences[sequence_id]
             outcomes[sequence_id] = Outcome(Status.PREEMPTED)
         outcomes |= self._step(plan.shares)
-        unknown = Outcome(Status.UNKNOWN)
-        ids = [int(sequence_id) for sequence_id in request.sequence_ids]
-        return self._reply(ids, [outcomes.get(i, unknown) for i in ids])
+        return self._reply(ids, [outcomes[i] for i in ids])
 
     # Sequences come and go
 
-    def _check_vocabulary(self, request: VerifyRequest) -> None:
-        for token_ids in (request.token_ids, request.row_token_ids, request.started_token_ids):
-            if np.any((token_ids < 0) | (token_ids >= self._decoder.config.vocab_size)):
-                raise ValueError("a token id lies outside the target's vocabulary")
-        if np.any(request.started_lengths < 1):
-            raise ValueError("a sequence starts with one token or more")
-
-    def _apply(self, finished_ids: np.ndarray, started: Sequence[StartedSequence]) -> None:
-        for sequence_id in finished_ids.tolist():
-            self._sequences.pop(sequence_id, None)
-            self.blocks.finish(sequence_id)
-        for new in started:
+    def _apply(self, finished_ids: np.ndarray, started: Started) -> None:
+        for sequence_id in [*finished_ids.tolist(), *started.refused]:
+            self._drop(sequence_id)
+        self._refused |= started.refused
+        num_spared = self._taps.num_spared_blocks if self._taps else 0
+        for new in started.sequences:
+            self._drop(new.sequence_id)
+            try:
+                self._limits.check_start(new)
+            except ValueError as error:
+                self._refused[new.sequence_id] = str(error)
+                continue
             self._sequences[new.sequence_id] = TargetSequence(
                 id=new.sequence_id,
                 token_ids=new.token_ids.tolist(),
                 num_emitted=new.num_emitted,
                 params=new.params,
-                num_cached_tokens=self.blocks.start(new.sequence_id, new.token_ids),
+                num_cached_tokens=self.blocks.start(
+                    new.sequence_id, new.token_ids, num_spared=num_spared
+                ),
             )
 
+    def _drop(self, sequence_id: int) -> None:
+        self._sequences.pop(sequence_id, None)
+        self._refused.pop(sequence_id, None)
+        self.blocks.finish(sequence_id)
+
     def _offers(
-        self, sequence_ids: np.ndarray, trees: list[DraftTree], rows: list[list[ProposalRow]]
-    ) -> list[Offer]:
-        """Known sequences with their trees; each checked against what is known."""
-        ids = sequence_ids.tolist()
-        if len(set(ids)) != len(ids):
-            raise ValueError("a sequence is named twice")
-        offers = []
-        for sequence_id, tree, tree_rows in zip(ids, trees, rows, strict=True):
-            if sequence := self._sequences.get(sequence_id):
-                if tree.token_ids[0] != sequence.token_ids[-1]:
-                    raise ValueError(
-                        f"sequence {sequence_id}: the anchor is {tree.token_ids[0]}, its last "
-                        f"known token is {sequence.token_ids[-1]}"
-                    )
-                offers.append(Offer(sequence, tree, tree_rows))
-        return offers
+        self, ids: list[int], trees: list[PackedTree], rows: list[list[ProposalRow]]
+    ) -> tuple[list[Offer], dict[int, Outcome]]:
+        """What can be verified, and the outcomes of the other sequences."""
+        offers: list[Offer] = []
+        outcomes: dict[int, Outcome] = {}
+        for sequence_id, packed, tree_rows in zip(ids, trees, rows, strict=True):
+            sequence = self._sequences.get(sequence_id)
+            if reason := self._refused.get(sequence_id):
+                outcomes[sequence_id] = failed(sequence_id, reason)
+            elif sequence is None or packed[0][0] != sequence.token_ids[-1]:
+                # The engine knows other tokens of it than this stage does: take them up anew.
+                self._drop(sequence_id)
+                outcomes[sequence_id] = Outcome(Status.UNKNOWN)
+            else:
+                try:
+                    tree = DraftTree(*packed)
+                    self._limits.check_tree(len(sequence.token_ids), tree, tree_rows)
+                    offers.append(Offer(sequence, tree, tree_rows))
+                except ValueError as error:
+                    outcomes[sequence_id] = failed(sequence_id, str(error))
+        return offers, outcomes
 
     # The step
 
@@ -159,6 +190,7 @@ class TargetVerifier:
         ]
         if self._taps:
             outcomes = with_features(shares, segments, outcomes, states, self._taps.window)
+        self._decoder.confirm()
         self._move_accepted(shares, segments, outcomes)
         for share, outcome in zip(shares, outcomes, strict=True):
             self._commit(share, outcome)
@@ -195,6 +227,7 @@ class TargetVerifier:
 
     def _reply(self, ids: Sequence[int], outcomes: Sequence[Outcome]) -> VerifyReply:
         cached = [self._sequences[i].num_cached_tokens if i in self._sequences else 0 for i in ids]
+        window = self._taps.window if self._taps else 0
         return VerifyReply(
             status=np.array([o.status for o in outcomes], np.int32),
             finish=np.array([o.finish for o in outcomes], np.int32),
@@ -204,14 +237,17 @@ class TargetVerifier:
             num_cached_tokens=np.array(cached, np.int32),
             num_free_blocks=np.array([self.blocks.num_free], np.int32),
             num_used_blocks=np.array([self.blocks.num_used], np.int32),
-            **reply_fields([o.features for o in outcomes]),
+            **failure_fields([o.reason for o in outcomes]),
+            **reply_fields([o.features for o in outcomes], window),
         )
 
 
-def _trees(request: VerifyRequest) -> list[DraftTree]:
+def _trees(request: VerifyRequest) -> list[PackedTree]:
     if np.any(request.num_nodes < 0) or len(request.num_nodes) != len(request.sequence_ids):
         raise ValueError("every sequence brings one tree")
-    return Forest(request.num_nodes, request.token_ids, request.parents).unpack()
+    sizes = request.num_nodes + 1
+    pairs = split_ragged(request.token_ids, sizes), split_ragged(request.parents, sizes)
+    return list(zip(*pairs, strict=True))
 
 
 def _rows(request: VerifyRequest) -> list[list[ProposalRow]]:

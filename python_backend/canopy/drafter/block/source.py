@@ -80,7 +80,8 @@ def make_block_source(deployment: Deployment, lookup: LookupSource | None) -> "B
 class BlockSource:
     """Proposes what the block drafter, and where given lookup, find probable.
 
-    A pass that fails is counted and costs its turn the drafter's part only.
+    A pass that fails is counted, and tried again for each sequence alone: the one that it fails
+    for goes without the drafter's part.
     """
 
     def __init__(
@@ -107,12 +108,7 @@ class BlockSource:
 
     def propose(self, tasks: Sequence[DraftTask]) -> list[Proposal]:
         """One tree per task, its children deterministic."""
-        try:
-            laws = self._laws([task.sequence for task in tasks if task.settings.node_budget > 0])
-        except Exception:
-            logger.exception("a pass of the block drafter failed")
-            self.num_failures += 1
-            laws = {}
+        laws = self._found([task.sequence for task in tasks if task.settings.node_budget > 0])
         return [self._propose(task, laws.get(task.sequence.sequence_id)) for task in tasks]
 
     def finish(self, sequence_id: int) -> None:
@@ -122,6 +118,17 @@ class BlockSource:
             self._lookup.finish(sequence_id)
 
     # The pass
+
+    def _found(self, sequences: Sequence[DraftSequence]) -> dict[int, BlockConditionals]:
+        """What one pass says; where it fails for all, what a pass for each alone says."""
+        try:
+            return self._laws(sequences)
+        except Exception:
+            logger.exception("a pass of the block drafter failed")
+            self.num_failures += 1
+        if len(sequences) == 1:
+            return {}
+        return {i: law for sequence in sequences for i, law in self._found([sequence]).items()}
 
     def _laws(self, sequences: Sequence[DraftSequence]) -> dict[int, BlockConditionals]:
         self._encode(sequences)

@@ -69,3 +69,6 @@ class Int8Decoder:
         )
         logits = decode_step(self._weights, self._shape, step, self._workspace, self._team)
         return torch.from_numpy(logits)[:, : self.config.vocab_size]
+
+    def confirm(self) -> None:
+        """A failure raises in the forward itself."""

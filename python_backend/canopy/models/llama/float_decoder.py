@@ -87,6 +87,9 @@ class FloatDecoder:
             hidden = layer(hidden, context)
         return self._head(self._norm(hidden[batch.logit_rows])).float()
 
+    def confirm(self) -> None:
+        """On one device a failure raises where a result is read."""
+
 
 @dataclass(frozen=True)
 class Parts:

@@ -129,3 +129,7 @@ class GraphDecoder:
         if taps:
             taps.states.copy_(self._taps.states[: len(taps.states)])
         return self._logits[: len(batch.logit_rows)]
+
+    def confirm(self) -> None:
+        """As `FloatDecoder.confirm`."""
+        self._decoder.confirm()

@@ -20,7 +20,7 @@ _INT32_FIELDS = ("parent_rows", "row_starts", "context_lengths", "block_tables")
 class Operation(IntEnum):
     """What every rank does at once."""
 
-    PULSE = 0  # nothing but to show that it lives
+    PULSE = 0  # show that it lives, and that all it was told before is done
     NEW_CACHE = 1  # arrays: [number of blocks, block size]
     STEP = 2  # arrays: the fields of a StepBatch
     MOVE = 3  # arrays: sources, destinations, [number of sequences]

@@ -15,7 +15,7 @@ from canopy.models.llama.weights import load_weights
 from canopy.models.step_batch import HiddenTaps, StepBatch
 from canopy.verifier.tensor_parallel.commands import Operation, arrays_of
 from canopy.verifier.tensor_parallel.layers import parts_of
-from canopy.verifier.tensor_parallel.rank_group import LocalWorkers, Team
+from canopy.verifier.tensor_parallel.rank_group import LocalWorkers, Team, pulse
 from canopy.verifier.tensor_parallel.rendezvous import (
     LOOPBACK,
     Address,
@@ -78,6 +78,14 @@ class ShardedDecoder:
         return self.team.run(
             Operation.STEP, arrays_of(batch), lambda: self._local.forward(batch, cache.local, taps)
         )
+
+    def confirm(self) -> None:
+        """As `Decoder.confirm`: every rank has done its part and says so.
+
+        A collective that is aborted on a GPU leaves garbage behind and raises nothing, and the
+        host reads on; what it has read counts for nothing if a rank was lost meanwhile.
+        """
+        self.team.run(Operation.PULSE, (), lambda: pulse(self._local.device))
 
 
 def num_threads(target: TargetConfig) -> int:

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _abort_process_group
 
 from canopy.errors import StageFailed
 from canopy.verifier.tensor_parallel.commands import Operation, tell
@@ -104,7 +105,9 @@ class Team:
                     tell(Operation.STOP)
                 except RuntimeError as error:
                     logger.warning("a rank was gone before it was sent home: %s", error)
-                self._end()
+                    self._end(_abort_process_group)
+                else:
+                    self._end(dist.destroy_process_group)
 
     def _keep_pulse(self) -> None:
         while not self.ended.wait(PULSE_S):
@@ -113,7 +116,7 @@ class Team:
             try:
                 if not self._failure:
                     tell(Operation.PULSE)
-                    pulse()
+                    pulse("cpu")  # rank 0's own device is waited for by whoever reads results
             except RuntimeError as error:
                 self._fail(error)
             finally:
@@ -126,16 +129,19 @@ class Team:
         first_line = str(error).partition("\n")[0]
         self._failure = self.workers.dead() or f"a rank failed or hangs: {first_line}"
         logger.error("the ranks cannot go on: %s", self._failure)
-        self._end()
+        self._end(_abort_process_group)
 
-    def _end(self) -> None:
+    def _end(self, leave_group: Callable[[], None]) -> None:
+        """After a failure the group is aborted: leaving it would wait for what never comes."""
         self.ended.set()
         self.workers.kill()
-        dist.destroy_process_group()
+        leave_group()
 
 
-def pulse() -> None:
-    """Every rank's part of Operation.PULSE."""
+def pulse(device: str) -> None:
+    """Every rank's part of Operation.PULSE: the ranks meet once the device has done its work."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
     dist.all_reduce(torch.zeros(1))
 
 

@@ -44,7 +44,7 @@ def follow(decoder: FloatDecoder) -> KVCache | None:
         if operation is Operation.STOP:
             return cache
         if operation is Operation.PULSE:
-            pulse()
+            pulse(decoder.device)
         elif operation is Operation.NEW_CACHE:
             num_blocks, block_size = arrays[0].tolist()
             cache = None  # frees the old one first

@@ -1,0 +1,67 @@
+"""The way out to one client of the entry model."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from canopy.errors import Cancelled, CanopyError, InvalidRequest, Unavailable
+from canopy.frontend.response_thread import Outbox
+
+_LOOK_INTERVAL_S = 0.02  # between two looks at a request's cancellation
+
+_TRITON_CODES: dict[type[CanopyError], Callable[[], Any]] = {
+    InvalidRequest: lambda: pb_utils.TritonError.INVALID_ARG,
+    Unavailable: lambda: pb_utils.TritonError.UNAVAILABLE,
+    Cancelled: lambda: pb_utils.TritonError.CANCELLED,
+}
+
+
+class Reply:
+    """Responses and errors of one request; they go by an outbox, in order.
+
+    The last response carries the FINAL flag itself: a cancel between the two can abort the server.
+    """
+
+    def __init__(self, sender: Any, outbox: Outbox) -> None:
+        self._sender = sender
+        self._outbox = outbox
+        self._looked_s = 0.0
+        self._is_cancelled = False
+
+    def respond(self, tensors: Callable[[], list[Any]], is_last: bool) -> None:
+        """One response; its tensors are made on the outbox's thread."""
+        self._outbox.post(
+            lambda: self._send(pb_utils.InferenceResponse(output_tensors=tensors()), is_last)
+        )
+
+    def fail(self, error: CanopyError) -> None:
+        """The error, and the end."""
+        self._outbox.post(lambda: self._fail(error))
+
+    def is_cancelled(self) -> bool:
+        """By a call of `cancel`, or on the wire when that was last looked at."""
+        now_s = time.monotonic()
+        if not self._is_cancelled and now_s - self._looked_s >= _LOOK_INTERVAL_S:
+            self._looked_s = now_s
+            self._outbox.post(self._look)
+        return self._is_cancelled
+
+    def cancel(self) -> None:
+        """As if the client had left."""
+        self._is_cancelled = True
+
+    def _look(self) -> None:
+        self._is_cancelled |= self._sender.is_cancelled()
+
+    def _fail(self, error: CanopyError) -> None:
+        codes = (code() for kind, code in _TRITON_CODES.items() if isinstance(error, kind))
+        failure = pb_utils.TritonError(str(error), next(codes, pb_utils.TritonError.INTERNAL))
+        self._send(pb_utils.InferenceResponse(error=failure), is_last=True)
+
+    def _send(self, response: Any, is_last: bool) -> None:
+        if is_last:
+            self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        else:
+            self._sender.send(response)
