@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import torch
 
 from canopy.config import DEFAULT_NGRAMS, Deployment, DrafterConfig, TreeConfig
 from canopy.costs.profile import Profile
@@ -62,7 +61,6 @@ class DrafterStage:
         self.num_failed_proposals = 0
         self._num_missing_sources = num_missing_sources
 
-    @torch.inference_mode()
     def draft(self, request: DraftRequest) -> DraftReply:
         """Apply the changes, then propose. Raises ValueError for ragged fields that do not fit."""
         num_failed = self.num_failed_proposals
