@@ -1,7 +1,8 @@
 """An answer as it grows: from the outputs of responses to chunks, and from chunks to the whole."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from canopy_client.errors import ClientError, ServerFailure, Unavailable
@@ -23,37 +24,47 @@ def chunk_of(outputs: Mapping[str, Any], is_last: bool) -> Chunk:
     )
 
 
-def join_chunks(chunks: Sequence[Chunk]) -> Completion:
-    """The whole answer of a stream that has ended."""
-    return Completion(
-        text="".join(chunk.text for chunk in chunks),
-        finish_reason=next((c.finish_reason for c in reversed(chunks) if c.finish_reason), ""),
-        num_input_tokens=max((chunk.num_input_tokens for chunk in chunks), default=0),
-        num_output_tokens=sum(chunk.num_tokens for chunk in chunks),
-        speculation=next((c.speculation for c in reversed(chunks) if c.speculation), {}),
+def joined(first: Chunk, second: Chunk) -> Chunk:
+    """Two neighboring chunks as one."""
+    return Chunk(
+        text=first.text + second.text,
+        num_tokens=first.num_tokens + second.num_tokens,
+        num_input_tokens=max(first.num_input_tokens, second.num_input_tokens),
+        finish_reason=second.finish_reason or first.finish_reason,
+        speculation=second.speculation or first.speculation,
+        is_last=second.is_last,
+        rounds=(*first.rounds, *second.rounds),
     )
 
 
 class Answer:
-    """The chunks that came so far, and whether more can come."""
+    """An answer as it grows, and whether more can come."""
 
     def __init__(self) -> None:
         self.has_ended = False
-        self._chunks: list[Chunk] = []
+        self._texts: list[str] = []
+        self._facts = Chunk("", 0, 0, None, None, is_last=False)  # of all chunks, without texts
 
     def take(self, event: Chunk | ClientError) -> Chunk:
         """Add a chunk, or raise the error that ended the answer."""
         if isinstance(event, ClientError):
             self.has_ended = True
             raise event
-        self._chunks.append(event)
+        self._texts.append(event.text)
+        self._facts = joined(self._facts, replace(event, text="", rounds=()))
         self.has_ended = event.is_last
         return event
 
     @property
     def completion(self) -> Completion:
         """The answer so far; whole when it has ended."""
-        return join_chunks(self._chunks)
+        return Completion(
+            text="".join(self._texts),
+            finish_reason=self._facts.finish_reason or "",
+            num_input_tokens=self._facts.num_input_tokens,
+            num_output_tokens=self._facts.num_tokens,
+            speculation=self._facts.speculation or {},
+        )
 
 
 def cut_short() -> ServerFailure:

@@ -3,18 +3,21 @@
 The Triton server's own ports know no limits and miss disconnects, so they stay on the inner
 network, and this process faces the clients. Imports go up this list:
 
-    __main__     the command `canopy-gateway`
-    app          routes and the order of the parts
-    page         the page at /: static files
-    door         key, media type, body limit, disconnect = cancel: before anything is parsed
-    answers      the streams behind one request: admission, merging, cleaning up
-    event_stream what goes out as server-sent events
-    schema       what is accepted, and what it means for the server
-    messages     the turns of a chat
-    neutral      fields that ask for nothing, and fields that are ignored
-    shapes       what is answered
-    json_text    JSON as it leaves
-    strict       JSON as it is read
+    __main__       the command `canopy-gateway`
+    server         the process: how it listens, drains and stops
+    connection     limits of time and size of one connection
+    app            routes and the order of the parts
+    page           the page at /: static files
+    request_guard  key, media type, body limit, disconnect = cancel: before anything is parsed
+    handlers       from a checked request to its answer
+    event_stream   what goes out as server-sent events
+    answers        the streams behind one request: admission, merging, cleaning up
+    schema         what is accepted, and what it means for the server
+    messages       the turns of a chat
+    neutral        fields that ask for nothing, and fields that are ignored
+    responses      what is answered
+    json_text      JSON as it leaves
+    strict         JSON as it is read
     errors, settings
 """
 

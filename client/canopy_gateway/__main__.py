@@ -6,12 +6,10 @@ from dataclasses import Field, fields
 from typing import Annotated, Any, get_type_hints
 
 import typer
-import uvicorn
 
-from canopy_gateway.app import create_app
+from canopy_gateway.server import GatewayServer
 from canopy_gateway.settings import GatewaySettings
 
-GRACE_S = 30  # answers under way may finish this long after SIGTERM
 _TYPES = get_type_hints(GatewaySettings)
 
 
@@ -47,24 +45,13 @@ def run(host: Host = "127.0.0.1", port: Port = 8080, **given: Any) -> None:
     values: dict[str, Any] = {
         name: _given(value) if name in lists else value for name, value in given.items()
     }
-    _serve(GatewaySettings(**values), host, port)
+    logging.basicConfig(level=logging.INFO)
+    GatewayServer(GatewaySettings(**values), host, port).run()
 
 
 def _given(values: list[str] | None) -> tuple[str, ...]:
     """Without the empty ones, which an empty variable of the environment brings."""
     return tuple(value for value in values or () if value)
-
-
-def _serve(settings: GatewaySettings, host: str, port: int) -> None:
-    logging.basicConfig(level=logging.INFO)
-    uvicorn.run(
-        create_app(settings),
-        host=host,
-        port=port,
-        timeout_graceful_shutdown=GRACE_S,
-        server_header=False,
-        log_config=None,
-    )
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from canopy_client import AsyncTextStream, Chunk, ClientError, Completion
+from canopy_client.answer import joined
 from canopy_gateway.errors import Refusal
 
 
@@ -57,7 +58,7 @@ def choice_seed(seed: int | None, index: int) -> int | None:
 
 @dataclass(frozen=True)
 class Piece:
-    """A chunk of the choice `index`."""
+    """What came of the choice `index` since its last piece."""
 
     index: int
     chunk: Chunk
@@ -69,7 +70,9 @@ class Answers:
     def __init__(self) -> None:
         self._streams: list[AsyncTextStream] = []
         self._stack = AsyncExitStack()
-        self._events: asyncio.Queue[Piece | ClientError] = asyncio.Queue()
+        self._unread: dict[int, Chunk] = {}  # by choice; what came since its last piece
+        self._failure: ClientError | None = None
+        self._news = asyncio.Event()
         self._num_open = 0
         self._first: Piece | None = None
 
@@ -109,13 +112,17 @@ class Answers:
             return piece
         try:
             async with asyncio.timeout(timeout_s):
-                event = await self._events.get()
+                await self._news.wait()
         except TimeoutError:
             return None
-        if isinstance(event, ClientError):
-            raise event
-        self._num_open -= event.chunk.is_last
-        return event
+        if not self._unread:
+            assert self._failure is not None
+            raise self._failure
+        index = next(iter(self._unread))
+        piece = Piece(index, self._unread.pop(index))
+        self._num_open -= piece.chunk.is_last
+        self._note()
+        return piece
 
     async def all(self) -> list[Completion]:
         """The whole answers. Raises the first ClientError."""
@@ -138,8 +145,18 @@ class Answers:
             self._stack.callback(task.cancel)
 
     async def _forward(self, index: int, stream: AsyncTextStream) -> None:
+        """What nobody reads grows into one chunk, so that it takes no more than its text."""
         try:
             async for chunk in stream:
-                self._events.put_nowait(Piece(index, chunk))
+                unread = self._unread.get(index)
+                self._unread[index] = chunk if unread is None else joined(unread, chunk)
+                self._note()
         except ClientError as error:
-            self._events.put_nowait(error)
+            self._failure = self._failure or error
+            self._note()
+
+    def _note(self) -> None:
+        if self._unread or self._failure is not None:
+            self._news.set()
+        else:
+            self._news.clear()

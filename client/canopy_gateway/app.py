@@ -39,6 +39,7 @@ def create_app(settings: GatewaySettings) -> FastAPI:
     app = FastAPI(
         title="Canopy", lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False
     )
+    app.state.is_draining = False
     _add_routes(app, settings)
     add_page(app)
     _add_error_handlers(app, settings)
@@ -78,6 +79,8 @@ def _add_routes(app: FastAPI, settings: GatewaySettings) -> None:
 
     @app.api_route("/health", methods=_READ)
     async def health() -> Response:
+        if app.state.is_draining:
+            return JsonResponse({"status": "draining"}, 503)
         status, found = await app.state.health.status()
         return JsonResponse(found, status)
 

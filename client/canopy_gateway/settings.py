@@ -33,6 +33,23 @@ class GatewaySettings:
     allowed_origins: tuple[str, ...] = _setting(
         (), "allow-origin", "Pages of this origin may ask (CORS); repeatable, * for any."
     )
+    max_connections: int = _setting(1000, "max-connections", "Open connections; beyond, 503.")
+    keep_alive_s: float = _setting(
+        75.0,
+        "keep-alive",
+        "Seconds that an idle connection stays open; longer than a proxy in front keeps it.",
+    )
+    head_timeout_s: float = _setting(
+        20.0, "head-timeout", "Seconds for the head of a request to arrive; then 408."
+    )
+    write_timeout_s: float = _setting(
+        60.0, "write-timeout", "Seconds without a byte read after which a client is dropped."
+    )
+    drain_s: float = _setting(
+        5.0,
+        "drain",
+        "Seconds after SIGTERM in which requests are still accepted while /health says 503.",
+    )
     max_body_bytes: int = _setting(2 << 20, "max-body-bytes", "Larger requests get 413.")
     body_timeout_s: float = _setting(
         30.0, "body-timeout", "Seconds for a body to arrive whole; then 408."

@@ -20,8 +20,7 @@ from typer.testing import CliRunner
 from canopy.cli import app
 from canopy.cli.chat import Conversation
 from canopy.cli.live import Meter
-from canopy_client import Chunk
-from canopy_client.answer import join_chunks
+from canopy_client import Chunk, Completion
 
 CANOPY = Path(sys.executable).with_name("canopy")
 
@@ -161,7 +160,7 @@ class Answered(AbstractContextManager):
     """A stream that has ended."""
 
     def __init__(self, text: str) -> None:
-        self.completion = join_chunks([Chunk(text, 1, 1, "stop", None, True)])
+        self.completion = Completion(text, "stop", 1, 1, {})
 
     def __iter__(self):
         return iter(())

@@ -12,7 +12,7 @@ from tritonclient.utils import serialize_byte_tensor
 
 from canopy_client import Cancelled, InvalidRequest, ServerFailure, Unavailable
 from canopy_client.address import parse_address
-from canopy_client.answer import join_chunks
+from canopy_client.answer import Answer, joined
 from canopy_client.errors import error_from_text
 from canopy_client.request import generation
 from canopy_client.transports.grpc_wire import StreamReader, read_chunk, to_message
@@ -73,14 +73,25 @@ def test_a_completion_is_the_sum_of_its_chunks():
         Chunk("a", 1, 5, None, None, False),
         Chunk("b", 3, 5, "stop", {"rounds": 2}, True),
     ]
-    completion = join_chunks(chunks)
+    answer = Answer()
+    assert (answer.completion.text, answer.has_ended) == ("", False)
+    for chunk in chunks:
+        answer.take(chunk)
+    completion = answer.completion
     assert (completion.text, completion.num_input_tokens, completion.num_output_tokens) == (
         "ab",
         5,
         4,
     )
     assert (completion.finish_reason, completion.speculation) == ("stop", {"rounds": 2})
-    assert join_chunks([]).text == ""
+    assert answer.has_ended
+
+
+def test_neighboring_chunks_joined_say_what_both_said():
+    first = Chunk("a", 1, 5, None, None, False, ({"round": 1},))
+    second = Chunk("b", 3, 5, "stop", {"rounds": 2}, True, ({"round": 2},))
+    both = Chunk("ab", 4, 5, "stop", {"rounds": 2}, True, ({"round": 1}, {"round": 2}))
+    assert joined(first, second) == both
 
 
 @pytest.mark.parametrize(

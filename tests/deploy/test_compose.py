@@ -144,7 +144,8 @@ def test_the_gateways_image_has_whatever_the_gateway_imports():
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     (arguments,) = (a for a in re.findall(r"deploy/pins\.py([^>\n]*)>", text) if "gateway" in a)
     pinned = {re.split(r"[\[=]", line)[0] for line in load_pins()(arguments.split())}
-    brought = {"grpc": "tritonclient", "starlette": "fastapi", "pydantic": "fastapi"}
+    with_fastapi = dict.fromkeys(("starlette", "pydantic", "pydantic_core"), "fastapi")
+    brought = {"grpc": "tritonclient", **with_fastapi}
     imported = {
         name
         for path in (ROOT / "client").rglob("*.py")

@@ -5,17 +5,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import uvicorn
-
-from canopy_gateway import GatewaySettings, create_app
+from canopy_gateway import GatewaySettings
+from canopy_gateway.server import GatewayServer
 
 
 @contextmanager
 def gateway(settings: GatewaySettings) -> Iterator[str]:
     """The base URL, without a path."""
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(create_app(settings), log_level="warning")
-    server = uvicorn.Server(config)
+    server = GatewayServer(settings)
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
     try:

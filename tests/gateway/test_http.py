@@ -49,17 +49,18 @@ def test_silence_within_a_stream_is_filled_with_comments(http):
     assert all(event.startswith((":", "data: ")) for event in events if event)
 
 
-def test_a_chat_has_one_event_a_piece(http):
+def test_an_event_of_a_chat_carries_role_text_and_end_together(http):
     asked = {"model": "canopy", "messages": [{"role": "user", "content": "a b c"}], "stream": True}
     with http.stream("POST", "/v1/chat/completions", json=asked) as response:
         events = [e for e in "".join(response.iter_text()).split("\n\n") if e.startswith("data: {")]
     choices = [json.loads(event.removeprefix("data: "))["choices"][0] for event in events]
-    assert [choice["delta"] for choice in choices] == [
-        {"role": "assistant", "content": "a "},
-        {"content": "b "},
-        {"content": "c "},
+    assert choices[0]["delta"]["role"] == "assistant"
+    assert all(choice["delta"].keys() == {"content"} for choice in choices[1:])
+    assert "".join(choice["delta"]["content"] for choice in choices) == "a b c "
+    assert [choice["finish_reason"] for choice in choices] == [
+        *[None] * (len(choices) - 1),
+        "length",
     ]
-    assert [choice["finish_reason"] for choice in choices] == [None, None, "length"]
 
 
 @pytest.mark.parametrize("stream", [True, False])
