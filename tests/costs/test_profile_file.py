@@ -9,6 +9,7 @@ from canopy.config import Deployment, TargetConfig, TreeConfig
 from canopy.costs.cost_model import CostModel
 from canopy.costs.profile import Profile
 from canopy.costs.profile_file import find_profile, fingerprint, load_profile, profile_path
+from canopy.model_store.manifest import with_checksum
 from canopy.tree.survival import Calibration
 
 MEASURED = CostModel((1, 2), (1, 2, 8), ((3.0, 4.0, 9.0), (3.0, 5.0, 9.0)))
@@ -87,3 +88,13 @@ def test_on_a_gpu_other_ways_to_compute_a_step_are_another_device(monkeypatch, t
     names = {fingerprint(Deployment(target=target))["device"] for target in targets}
     assert len(names) == 3
     assert all(name.startswith("card") for name in names)
+
+
+def test_a_profile_that_was_changed_after_it_was_measured_is_measured_again(deployment):
+    written = write(deployment)
+    path = profile_path(deployment)
+    sealed = with_checksum(json.loads(path.read_text()))
+    path.write_text(json.dumps(sealed))
+    assert find_profile(deployment).profile == written
+    path.write_text(json.dumps(sealed | {"sibling_rates": [0.4, 0.1]}))
+    assert "checksum" in find_profile(deployment).fault

@@ -9,6 +9,7 @@ from families import FAMILIES, oracle_logits, oracle_states, write_family
 
 from canopy.errors import InvalidDeployment
 from canopy.kv_cache.int8_cache import Int8KVCache
+from canopy.model_store.integrity import drop_damaged_copies
 from canopy.models.config import ModelConfig
 from canopy.models.decoder import load_decoder
 from canopy.models.int8 import weights as int8_weights
@@ -194,16 +195,41 @@ def test_weights_are_converted_once_and_again_when_the_model_changes(small, monk
     ]
 
 
+@pytest.mark.parametrize("hurt", ["cut", "lost"])
+def test_a_kept_copy_that_is_not_whole_is_made_again(small, hurt):
+    first = chunked(load(small, 1), TOKENS, 50)
+    array = small.parent / f"model.int8-{int8_weights.FORMAT}" / "head.blocks.npy"
+    whole = array.read_bytes()
+    if hurt == "cut":
+        array.write_bytes(whole[:-1])
+    else:
+        array.unlink()
+    assert torch.equal(chunked(load(small, 1), TOKENS, 50), first)
+    assert array.read_bytes() == whole
+
+
+def test_a_flipped_bit_of_a_kept_copy_is_found_by_a_full_check(small):
+    first = chunked(load(small, 1), TOKENS, 50)
+    array = small.parent / f"model.int8-{int8_weights.FORMAT}" / "head.blocks.npy"
+    content = bytearray(array.read_bytes())
+    content[-1] ^= 1
+    array.write_bytes(content)
+    (line,) = drop_damaged_copies(small)
+    assert "another sha256" in line
+    assert torch.equal(chunked(load(small, 1), TOKENS, 50), first)
+    assert drop_damaged_copies(small) == []
+
+
 def test_without_a_place_to_keep_them_weights_are_converted_in_memory(small, monkeypatch):
     kept = chunked(load(small, 1), TOKENS, 50)
-    (small.parent / f"model.int8-{int8_weights.FORMAT}" / "origin.json").unlink()
+    (small.parent / f"model.int8-{int8_weights.FORMAT}" / "manifest.json").unlink()
 
     def refuse(*_: object, **__: object) -> str:
         raise PermissionError("read-only")
 
     monkeypatch.setattr(int8_weights.tempfile, "mkdtemp", refuse)
     assert torch.equal(chunked(load(small, 1), TOKENS, 50), kept)
-    assert not (small.parent / f"model.int8-{int8_weights.FORMAT}" / "origin.json").exists()
+    assert not (small.parent / f"model.int8-{int8_weights.FORMAT}" / "manifest.json").exists()
 
 
 def test_blocks_of_a_cache_hold_whole_groups_of_slots(small):

@@ -1,5 +1,6 @@
 """`canopy serve` and `canopy fetch-model`."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,9 @@ def serve(
         Path | None,
         typer.Option("--config", "-c", help="Deployment file; without one, every default."),
     ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Check every byte of the deployment's files first.")
+    ] = False,
 ) -> None:
     """Start the Triton server with the four models and keep it alive, in the foreground.
 
@@ -26,14 +30,17 @@ def serve(
     from rich.console import Console
 
     from canopy.model_store.folders import with_model_folders
+    from canopy.model_store.integrity import check_files
     from canopy.server.process import ServerProcess
     from canopy.server.profile_at_start import measure_if_outdated
     from canopy.server.supervisor import Supervisor
 
     deployment = load_deployment(config) if config else Deployment()
     with _progress_bar() as progress:
-        deployment = with_model_folders(deployment, progress)
+        deployment = with_model_folders(deployment, progress, verify)
     console = Console()
+    for line in check_files(deployment, full=verify):
+        console.print(f"[bold yellow]{line}[/]", soft_wrap=True)
     if not measure_if_outdated(config, deployment):
         console.print("[bold yellow]No profile could be measured[/]: trees may cost more than said")
     Supervisor(ServerProcess(deployment), console).run()
@@ -42,7 +49,8 @@ def serve(
 def fetch_model(
     name: Annotated[str, typer.Argument(help="A published model.")] = DEFAULT_MODEL,
     verify: Annotated[
-        bool, typer.Option(help="Check every byte of a model that is there, not only sizes.")
+        bool,
+        typer.Option(help="Check every byte of a model and its int8 copy, not only sizes."),
     ] = False,
     force: Annotated[bool, typer.Option(help="Fetch and convert again.")] = False,
 ) -> None:
@@ -51,9 +59,12 @@ def fetch_model(
     Example: canopy fetch-model --verify
     """
     from canopy.model_store.folders import fetch_model as fetch
+    from canopy.model_store.integrity import drop_damaged_copies
 
     with _progress_bar() as progress:
         folder = fetch(name, progress, verify=verify, force=force)
+    for line in drop_damaged_copies(folder) if verify else ():
+        print(line, file=sys.stderr)
     print(folder)
 
 

@@ -14,6 +14,7 @@ from canopy.cpus import usable_cpus
 from canopy.errors import InvalidDeployment
 from canopy.model_store.assets import ngram_store_path
 from canopy.model_store.folders import canopy_home, model_folder
+from canopy.model_store.manifest import has_wrong_checksum
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +46,10 @@ def find_profile(deployment: Deployment) -> FoundProfile:
     """
     path = profile_path(deployment)
     try:
-        profile = Profile.from_json(json.loads(path.read_text(encoding="utf-8")))
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if has_wrong_checksum(document):
+            raise ValueError("its checksum does not fit")
+        profile = Profile.from_json(document)
     except FileNotFoundError:
         return FoundProfile(fault=f"there is no profile {path}")
     except (OSError, ValueError) as error:

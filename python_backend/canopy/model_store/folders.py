@@ -157,12 +157,17 @@ def fetch_gguf(published: PublishedModel, folder: Path, progress: Progress) -> P
     return _extract(published, _download(published, folder, progress), folder)
 
 
-def with_model_folders(deployment: Deployment, progress: Progress) -> Deployment:
-    """The deployment with every model named by its folder; published ones are fetched first."""
+def with_model_folders(
+    deployment: Deployment, progress: Progress, verify: bool = False
+) -> Deployment:
+    """The deployment with every model named by its folder; published ones are fetched first.
+
+    verify: as of `fetch_model`.
+    """
 
     def folder(name_or_path: str) -> str:
         if name_or_path in PUBLISHED:
-            return str(fetch_model(name_or_path, progress))
+            return str(fetch_model(name_or_path, progress, verify))
         return str(model_folder(name_or_path))
 
     def drafter_name(drafter: DrafterConfig) -> str:
@@ -194,7 +199,8 @@ def _replace_folder(published: PublishedModel, folder: Path, progress: Progress)
     shutil.rmtree(partial, ignore_errors=True)
     try:
         _make_folder(published, partial, progress)
-        shutil.rmtree(folder, ignore_errors=True)
+        for old in (folder, *folder.parent.glob(f"{folder.name}.int8-*")):  # made from it
+            shutil.rmtree(old, ignore_errors=True)
         (partial / "folder").rename(folder)
         flush(folder.parent)
     finally:

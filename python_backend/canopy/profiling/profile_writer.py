@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from canopy.model_store.manifest import with_checksum
 from canopy.profiling.measurement import Measurement
 
 _MOST_BYTES = 1 << 18  # of a profile
@@ -27,7 +28,7 @@ def write_profile(measurement: Measurement, path: Path) -> None:
     quartiles = {f"p{percentile:g}": _plain(steps.table(percentile)) for percentile in _SPREAD}
     document = measurement.profile.to_json() | {"measured_ms": quartiles}
     partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    partial.write_text(json.dumps(with_checksum(document), indent=1) + "\n", encoding="utf-8")
     os.replace(partial, path)
 
 

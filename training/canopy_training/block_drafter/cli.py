@@ -83,15 +83,22 @@ def export(
     """
     import shutil
 
-    from canopy.drafter.block.combined_weights import FILE
     from canopy.model_store.folders import model_folder
-    from canopy.models.block_drafter.checkpoint import CONFIG_FILE, WEIGHTS_FILE, load_drafter
+    from canopy.models.block_drafter.checkpoint import (
+        CONFIG_FILE,
+        SURVIVAL_FILE,
+        WEIGHTS_FILE,
+        load_drafter,
+        write_drafter_manifest,
+    )
     from canopy_training.block_drafter.export import export_drafter
 
     export_drafter(load_drafter(drafter, model_folder(model)), out or drafter, int8)
-    for name in (CONFIG_FILE, WEIGHTS_FILE, FILE):
+    for name in (CONFIG_FILE, WEIGHTS_FILE, SURVIVAL_FILE):
         if out and (drafter / name).is_file():
             shutil.copy(drafter / name, out / name)
+    if out:
+        write_drafter_manifest(out)
     typer.echo(f"exported to {out or drafter}")
 
 

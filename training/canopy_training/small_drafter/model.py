@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from canopy.model_store.manifest import write_manifest
 from canopy.models.config import ModelConfig
 from canopy.models.llama.weights import load_weights
 
@@ -74,3 +75,4 @@ def save_small_drafter(model: Any, target_folder: Path, folder: Path) -> None:
     for name in _TOKENIZER_FILES:
         if (target_folder / name).is_file():
             shutil.copyfile(target_folder / name, folder / name)
+    write_manifest(folder, f"the tokenizer of {target_folder.name}")

@@ -6,14 +6,13 @@ from pathlib import Path
 import numpy as np
 
 from canopy.errors import InvalidDeployment
+from canopy.models.block_drafter.checkpoint import SURVIVAL_FILE, write_drafter_manifest
 from canopy_kernels.ngram.continuations import FEATURES
-
-FILE = "survival.json"
 
 
 def load_joint_weights(folder: Path) -> np.ndarray | None:
     """float64 [features], or none where none were fitted. Raises InvalidDeployment."""
-    path = folder / FILE
+    path = folder / SURVIVAL_FILE
     if not path.is_file():
         return None
     try:
@@ -29,4 +28,5 @@ def load_joint_weights(folder: Path) -> np.ndarray | None:
 def save_joint_weights(weights: np.ndarray, folder: Path) -> None:
     """weights: float64 [features]."""
     named = dict(zip(FEATURES, weights.tolist(), strict=True))
-    (folder / FILE).write_text(json.dumps(named, indent=1) + "\n", encoding="utf-8")
+    (folder / SURVIVAL_FILE).write_text(json.dumps(named, indent=1) + "\n", encoding="utf-8")
+    write_drafter_manifest(folder)

@@ -14,6 +14,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from canopy.errors import InvalidDeployment
+from canopy.model_store.manifest import write_manifest
 from canopy_kernels.ngram.continuations import FEATURES
 from canopy_kernels.ngram.ngram_table import GramTable, no_grams
 
@@ -62,6 +63,7 @@ class NgramStore:
         partial = path.with_suffix(".partial")
         save_file({name: np.ascontiguousarray(t) for name, t in tensors.items()}, partial, metadata)
         partial.replace(path)
+        write_manifest(path, f"vocabulary {vocabulary}")
 
 
 def vocabulary_digest(model: Path) -> str:

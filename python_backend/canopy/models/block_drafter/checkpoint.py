@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from canopy.config import DEFAULT_DRAFTER
 from canopy.errors import InvalidDeployment
 from canopy.model_store.assets import BLOCK_DRAFTER
+from canopy.model_store.manifest import write_manifest
 from canopy.models.block_drafter.network import BlockDrafter, BlockDrafterConfig
 from canopy.models.config import ModelConfig
 from canopy.models.llama.layers import rope_frequencies
@@ -23,6 +24,7 @@ from canopy.models.llama.weights import load_weights
 
 CONFIG_FILE = "drafter.json"
 WEIGHTS_FILE = "drafter.safetensors"
+SURVIVAL_FILE = "survival.json"  # written by `canopy.drafter.block.combined_weights`
 _EMBEDDING = "model.embed_tokens.weight"
 _LAYER_PARTS = {
     "attention_norm": "input_layernorm",
@@ -123,6 +125,12 @@ def save_drafter(drafter: BlockDrafter, folder: Path) -> None:
     save_file({name: tensor.contiguous() for name, tensor in stored.items()}, folder / WEIGHTS_FILE)
     document = json.dumps(dataclasses.asdict(drafter.config), indent=2)
     (folder / CONFIG_FILE).write_text(document + "\n", encoding="utf-8")
+    write_drafter_manifest(folder)
+
+
+def write_drafter_manifest(folder: Path) -> None:
+    """Describe the files that a deployment reads; a training run leaves others beside them."""
+    write_manifest(folder, "block drafter", (CONFIG_FILE, WEIGHTS_FILE, SURVIVAL_FILE))
 
 
 def load_config(folder: Path) -> BlockDrafterConfig:

@@ -1,15 +1,14 @@
 """Int8 weights of a decoder: converted once, kept beside the model folder.
 
     <name>/            the Hugging Face folder
-    <name>.int8-2/     one .npy file per array of `canopy_kernels.int8.decoder.Weights`,
-                       and origin.json, which says what they were made from
+    <name>.int8-3/     one .npy file per array of `canopy_kernels.int8.decoder.Weights`,
+                       and a manifest, which says what they were made from
 
 The folder is made under another name and renamed, so a folder under its own name is complete.
 """
 
 import json
 import logging
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from canopy.model_store.manifest import damage, file_sha256, manifest_path, write_manifest
 from canopy.models.block_drafter.network import BlockDrafterConfig
 from canopy.models.config import ModelConfig
 from canopy.models.llama.weights import load_weights
@@ -30,8 +30,7 @@ from canopy_kernels.int8.layout import pad_outputs
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 2  # of the kept arrays; versions of Canopy that differ in it share no folder
-ORIGIN = "origin.json"
+FORMAT = 3  # of the kept arrays; versions of Canopy that differ in it share no folder
 
 
 def load_int8_weights(folder: str | Path, config: ModelConfig) -> tuple[torch.Tensor, Weights]:
@@ -43,8 +42,8 @@ def load_int8_weights(folder: str | Path, config: ModelConfig) -> tuple[torch.Te
     stored = load_weights(folder, config)
     embedding = stored["model.embed_tokens.weight"]
     kept, origin = folder.with_name(f"{folder.name}.int8-{FORMAT}"), _origin(folder)
-    if _origin_of(kept) != origin:
-        logger.info("converting %s to int8", folder)
+    if fault := damage(kept, origin, full=False):
+        logger.info("converting %s to int8 (%s)", folder, fault)
         weights = convert(stored, config)
         try:
             _keep(weights, kept, origin)
@@ -127,21 +126,15 @@ def _stack(linears: list[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> Linears:
     return Linears(*(aligned.copy(np.stack(parts)) for parts in zip(*linears, strict=True)))
 
 
-def _origin(folder: Path) -> dict[str, Any]:
-    """Format, and name, size and time of every weight file."""
+def _origin(folder: Path) -> str:
+    """Format, and the folder's manifest, or name, size and time of every weight file."""
+    if damage(folder, None, full=False) is None:
+        return f"format {FORMAT} manifest {file_sha256(manifest_path(folder))}"
     files = {}
     for path in sorted(folder.glob("*.safetensors")):
         status = path.stat()
         files[path.name] = [status.st_size, status.st_mtime_ns]
-    return {"format": FORMAT, "files": files}
-
-
-def _origin_of(kept: Path) -> dict[str, Any] | None:
-    try:
-        origin: dict[str, Any] = json.loads((kept / ORIGIN).read_text(encoding="utf-8"))
-        return origin
-    except (OSError, ValueError):
-        return None
+    return f"format {FORMAT} files {json.dumps(files)}"
 
 
 def _named(weights: Weights) -> Iterator[tuple[str, np.ndarray]]:
@@ -152,25 +145,17 @@ def _named(weights: Weights) -> Iterator[tuple[str, np.ndarray]]:
             yield name, value
 
 
-def _keep(weights: Weights, kept: Path, origin: dict[str, Any]) -> None:
+def _keep(weights: Weights, kept: Path, origin: str) -> None:
     partial = Path(tempfile.mkdtemp(prefix=f"{kept.name}.", dir=kept.parent))
     try:
         for name, array in _named(weights):
             with (partial / f"{name}.npy").open("wb") as file:
                 np.save(file, array)
-                _flush(file)
-        with (partial / ORIGIN).open("w", encoding="utf-8") as file:
-            json.dump(origin, file)
-            _flush(file)
+        write_manifest(partial, origin)
         shutil.rmtree(kept, ignore_errors=True)
         partial.rename(kept)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-
-
-def _flush(file: Any) -> None:
-    file.flush()
-    os.fsync(file.fileno())
 
 
 def _read(kept: Path) -> Weights:
