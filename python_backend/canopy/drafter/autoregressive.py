@@ -8,22 +8,17 @@ scratch: a level computes the ancestors of its nodes again, since a step sees th
 context and its own rows only.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from canopy.config import CacheConfig, Deployment, DrafterConfig
-from canopy.drafter.growth.distributions import (
-    MIN_COUPLED_CANDIDATES,
-    NodePlace,
-    conditionals,
-    offer_children,
-)
+from canopy.drafter.growth.levels import Level, expand_levels
 from canopy.drafter.growth.levelwise import Growth
 from canopy.drafter.source import DraftSequence, DraftTask
+from canopy.drafter.threads import torch_threads
 from canopy.drafter.vocabulary import require_same_vocabulary
 from canopy.errors import InvalidDeployment
 from canopy.kv_cache.block_manager import BlockManager
@@ -41,7 +36,7 @@ def make_autoregressive_source(deployment: Deployment) -> "AutoregressiveSource"
     target, drafter = deployment.target, deployment.drafter
     folder = small_drafter_folder(drafter.model)
     vocab_size = require_same_vocabulary(model_folder(target.model), folder)
-    with _torch_threads(drafter.threads):
+    with torch_threads(drafter.threads):
         decoder = load_decoder(folder, target.dtype, target.device)
     if decoder.config.vocab_size < vocab_size:
         raise InvalidDeployment(
@@ -170,61 +165,16 @@ class AutoregressiveSource:
     # Levels
 
     def _level_segment(self, growth: Growth) -> Segment:
-        frontier = growth.frontier()
-        nodes = _with_ancestors(growth.parents, frontier)
-        row_of = {node: row for row, node in enumerate(nodes)} | {0: -1}
         sequence = growth.task.sequence
-        return Segment(
-            context_length=len(sequence.token_ids),
-            block_table=self.blocks.block_table(sequence.sequence_id),
-            token_ids=np.array([growth.token_ids[node] for node in nodes]),
-            parents=np.array([row_of[growth.parents[node]] for node in nodes]),
-            logit_rows=np.array([row_of[node] for node in frontier]),
-        )
+        table = self.blocks.block_table(sequence.sequence_id)
+        return Level.of(growth).segment(growth, len(sequence.token_ids), table)
 
     def _expand(self, growths: Sequence[Growth], logits: torch.Tensor) -> None:
         """Open the next level of every growth; the logits' rows are their frontiers, in order."""
-        places = [place for growth in growths for place in _frontier_places(growth)]
-        temperatures = [place.sequence.params.temperature or 1.0 for place in places]
-        num_candidates = max(self._drafter.row_size, MIN_COUPLED_CANDIDATES)
-        heads = conditionals(logits[:, : self._vocab_size], temperatures, num_candidates)
-        offers = (
-            offer_children(head, place, self._drafter)
-            for head, place in zip(heads, places, strict=True)
-        )
-        for growth in growths:
-            frontier = growth.frontier()
-            growth.expand(frontier, [next(offers) for _ in frontier])
+        expand_levels(growths, logits[:, : self._vocab_size], self._drafter)
 
     def _forward(self, segments: Sequence[Segment]) -> torch.Tensor:
         device = str(self._cache.device)
-        with _torch_threads(self._drafter.threads):
+        with torch_threads(self._drafter.threads):
             batch = assemble_step(segments, self.blocks.block_size, device)
             return self._decoder.forward(batch, self._cache)
-
-
-def _frontier_places(growth: Growth) -> list[NodePlace]:
-    sequence = growth.task.sequence
-    position = len(sequence.token_ids) + growth.depth
-    return [NodePlace(sequence, node, position) for node in growth.frontier()]
-
-
-def _with_ancestors(parents: Sequence[int], nodes: Sequence[int]) -> list[int]:
-    """Drafted nodes on the paths to `nodes`, ascending."""
-    found: set[int] = set()
-    for node in nodes:
-        while node > 0 and node not in found:
-            found.add(node)
-            node = parents[node]
-    return sorted(found)
-
-
-@contextmanager
-def _torch_threads(num_threads: int) -> Iterator[None]:
-    """The drafter's own thread count, also where it shares a process with the target."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(num_threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

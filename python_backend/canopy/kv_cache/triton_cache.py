@@ -32,3 +32,8 @@ class KernelKVCache(KVCache):
         else:
             moves = (torch.atleast_2d(slots).contiguous() for slots in (sources, destinations))
             launch_commit_kv(self.keys, self.values, *moves)
+
+
+def cache_type_for(device: str) -> type[KVCache]:
+    """The class of float caches for a device: "cpu" or a "cuda" one."""
+    return KernelKVCache if device.startswith("cuda") else KVCache

@@ -5,7 +5,8 @@ A node's path probability is the product of its edges' estimated acceptance, fro
     chain           breadth first, one child a node                 linear speculation
     uniform         breadth first, as many children at every node   static tree
     topn            the nodes of largest path probability           EAGLE-2 (Li et al., 2024),
-                                                                    OPT-Tree (Wang et al., 2024)
+                                                                    OPT-Tree (Wang et al., 2024);
+                    grown by levels, only the `max_branch` best of a level are expanded (EAGLE-2)
     threshold       topn without branches of path probability < tau
     entropy         threshold, and the children of a node by its entropy: one where the drafter is
                     sure, two or three where it is not, none where it does not know
@@ -89,6 +90,11 @@ class PolicySettings:
         """Deepest level that a node can stand on; 0 = nothing is drafted."""
         limit = 0 if self.name is PolicyName.OFF else min(self.max_depth, self.node_budget)
         return max(limit, 0)
+
+    @cached_property
+    def beam(self) -> int:
+        """Most nodes of one level that are expanded, where a tree grows by levels."""
+        return self.max_branch if self.name is PolicyName.TOPN else self.node_budget
 
     @cached_property
     def is_breadth_first(self) -> bool:

@@ -26,7 +26,7 @@ class Run:
     def __init__(self, head, num_sequences=1):
         self.head = head
         kind = ExactKVCache if head.norm.weight.dtype == torch.float64 else KVCache
-        self.cache = head.new_cache(kind, 4 * num_sequences, BLOCK_SIZE)
+        self.cache = head.new_cache(4 * num_sequences, BLOCK_SIZE, kind)
 
     def forward(self, rows, features):
         """rows: by sequence, its number, its context length and the tokens of a chain behind."""

@@ -49,7 +49,9 @@ class Growth:
         nodes = [n for n in self._level if n == 0 or self.token_ids[n] not in self._stops]
         # The entropy of a node's conditional is known once it was expanded; none stops at 0 bits.
         slots = self._widths(nodes, [0.0] * len(nodes))
-        return [node for node, width in zip(nodes, slots, strict=True) if width > 0]
+        nodes = [node for node, width in zip(nodes, slots, strict=True) if width > 0]
+        best = sorted(nodes, key=lambda node: -self._path_log_probs[node])
+        return sorted(best[: self.task.settings.beam])
 
     def expand(self, nodes: Sequence[int], offers: Sequence[Offer]) -> None:
         """Open the next level below `nodes`, the whole frontier in its order."""

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from canopy.kv_cache.float_cache import KVCache
+from canopy.kv_cache.triton_cache import cache_type_for
 from canopy.models.draft_heads.config import Eagle3Config
 from canopy.models.draft_heads.layers import HeadLayer, Rope, Rotation
 from canopy.models.step_batch import StepBatch
@@ -43,11 +44,14 @@ class Eagle3Head(nn.Module):
         self.rope = Rope(layer)
         self.register_buffer("draft_ids", torch.arange(config.draft_vocab_size), persistent=False)
 
-    def new_cache(self, kind: type[KVCache], num_blocks: int, block_size: int) -> KVCache:
-        """An empty cache of the head's shape."""
+    def new_cache(
+        self, num_blocks: int, block_size: int, kind: type[KVCache] | None = None
+    ) -> KVCache:
+        """An empty cache of the head's shape. kind: by default the one for its device."""
         layer, weight = self.config.backbone, self.norm.weight
+        device, kind = str(weight.device), kind or cache_type_for(str(weight.device))
         shape = layer.num_layers, num_blocks, block_size, layer.num_kv_heads, layer.head_dim
-        return kind(*shape, weight.dtype, str(weight.device))
+        return kind(*shape, weight.dtype, device)
 
     def fuse(self, states: torch.Tensor) -> torch.Tensor:
         """Features of positions from the target's states: [..., states * E] to [..., E]."""

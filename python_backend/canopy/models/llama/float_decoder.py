@@ -8,7 +8,7 @@ import torch
 
 from canopy.kv_cache.batch_invariant_cache import PathKVCache
 from canopy.kv_cache.float_cache import KVCache
-from canopy.kv_cache.triton_cache import KernelKVCache
+from canopy.kv_cache.triton_cache import cache_type_for
 from canopy.models.config import ModelConfig
 from canopy.models.llama.batch_invariant_layers import InvariantLinear, InvariantRMSNorm
 from canopy.models.llama.layers import (
@@ -51,8 +51,7 @@ class FloatDecoder:
         self._norm = norm
         self._head = head
         self._rope = RopeTable.of(config, self._dtype, self.device)
-        by_device = KernelKVCache if self.device.startswith("cuda") else KVCache
-        self._cache_kind = cache_kind or by_device
+        self._cache_kind = cache_kind or cache_type_for(self.device)
 
     def new_cache(self, num_blocks: int, block_size: int) -> KVCache:
         """An empty KV cache of this model's shape; on a GPU the kernels work on it."""

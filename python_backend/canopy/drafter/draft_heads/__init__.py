@@ -1,0 +1,1 @@
+"""Published draft heads as sources of proposals; their networks are in canopy.models."""

@@ -1,0 +1,90 @@
+"""One level of trees that a model grows: the rows to compute, and the children they offer.
+
+A step sees the committed context and its own rows, so a level computes the ancestors of its nodes
+again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from canopy.config import DrafterConfig
+from canopy.drafter.growth.distributions import (
+    MIN_COUPLED_CANDIDATES,
+    NodePlace,
+    conditionals,
+    offer_children,
+)
+from canopy.drafter.growth.levelwise import Growth
+from canopy.models.step_batch import Segment
+
+
+@dataclass(frozen=True)
+class Level:
+    """The frontier of one growth and its drafted ancestors."""
+
+    nodes: list[int]  # ascending
+    parents: list[int]  # of each node, its place in `nodes`; -1 below the anchor
+    frontier: list[int]  # places in `nodes`
+
+    @staticmethod
+    def of(growth: Growth) -> "Level":
+        """The level that a growth asks for next, below its anchor."""
+        frontier = growth.frontier()
+        nodes = _with_ancestors(growth.parents, frontier)
+        place_of = {node: place for place, node in enumerate(nodes)} | {0: -1}
+        parents = [place_of[growth.parents[node]] for node in nodes]
+        return Level(nodes, parents, [place_of[node] for node in frontier])
+
+    def segment(self, growth: Growth, context_length: int, block_table: Sequence[int]) -> Segment:
+        """The rows of a step behind the committed context."""
+        return Segment(
+            context_length=context_length,
+            block_table=block_table,
+            token_ids=np.array([growth.token_ids[node] for node in self.nodes]),
+            parents=np.array(self.parents),
+            logit_rows=np.array(self.frontier),
+        )
+
+
+def expand_levels(
+    growths: Sequence[Growth],
+    logits: torch.Tensor,
+    drafter: DrafterConfig,
+    token_ids: np.ndarray | None = None,
+) -> None:
+    """Open the next level of every growth.
+
+    logits: [L, V], of their frontiers in order. token_ids: int32 [V] of a reduced vocabulary.
+    Raises ValueError for logits that are not finite.
+    """
+    places = [place for growth in growths for place in _frontier_places(growth)]
+    temperatures = [place.sequence.params.temperature or 1.0 for place in places]
+    num_candidates = max(drafter.row_size, MIN_COUPLED_CANDIDATES)
+    heads = conditionals(logits, temperatures, num_candidates)
+    if token_ids is not None:
+        heads = [replace(head, token_ids=token_ids[head.token_ids]) for head in heads]
+    offers = (
+        offer_children(head, place, drafter) for head, place in zip(heads, places, strict=True)
+    )
+    for growth in growths:
+        frontier = growth.frontier()
+        growth.expand(frontier, [next(offers) for _ in frontier])
+
+
+def _frontier_places(growth: Growth) -> list[NodePlace]:
+    sequence = growth.task.sequence
+    position = len(sequence.token_ids) + growth.depth
+    return [NodePlace(sequence, node, position) for node in growth.frontier()]
+
+
+def _with_ancestors(parents: Sequence[int], nodes: Sequence[int]) -> list[int]:
+    """Drafted nodes on the paths to `nodes`, ascending."""
+    found: set[int] = set()
+    for node in nodes:
+        while node > 0 and node not in found:
+            found.add(node)
+            node = parents[node]
+    return sorted(found)
