@@ -55,7 +55,11 @@ class TritonPythonModel:
         self.draining |= message["op"] == "drain"
         known = self.running.get(message.get("request_id"), False)
         self.cancelled.add(message.get("request_id"))
-        reply = json.dumps({"cancelled": int(known), "draining": self.draining})
+        reply = {"cancelled": int(known), "draining": self.draining}
+        if message["op"] == "describe":
+            law = {"temperature": 0.2, "top_p": 0.9, "max_tokens": 9, "chat_max_tokens": 99}
+            reply = {"model": "toy", "max_context_length": 99, "defaults": law}
+        reply = json.dumps(reply)
         sender.send(pb_utils.InferenceResponse(self.outputs(reply, "stop", None)), flags=FINAL)
 
     def refuse(self, sender, text):

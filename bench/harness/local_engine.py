@@ -15,8 +15,8 @@ from canopy.engine.request import GenerationRequest
 from canopy.errors import CanopyError
 from canopy.frontend.limits import engine_limits, model_limits
 from canopy.frontend.request_parser import ClientRequest, RequestParser
+from canopy.frontend.sampling_options import ClientParameters
 from canopy.model_store.folders import model_folder
-from canopy.models.config import ModelConfig
 from canopy.protocol.stages import Verifier
 from canopy.text.tokenizer import Tokenizer
 from canopy.tree_builder.stage import make_tree_builder
@@ -78,7 +78,8 @@ class LocalEngine:
         """verifier: instead of the deployment's own target."""
         folder = model_folder(deployment.target.model)
         tokenizer = Tokenizer(folder)
-        limits = model_limits(ModelConfig.from_folder(folder))
+        # What a benchmark does not name is off, whatever the makers of its model recommend.
+        limits = replace(model_limits(folder, tokenizer), defaults=ClientParameters())
         self._parser = RequestParser(deployment, limits, tokenizer)
         stages = Stages(
             make_drafter(deployment),

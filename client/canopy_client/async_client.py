@@ -7,7 +7,7 @@ cancelled, leaves behind a task that tells the server and reads the answer to it
 import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 from canopy_client.async_session import AsyncSession
 from canopy_client.async_stream import AsyncTextStream
@@ -78,6 +78,13 @@ class AsyncClient:
     async def model_info(self) -> ModelInfo:
         """The model's own description, asked for once. Raises UnknownModel among others."""
         return await self._session.model_info()
+
+    async def describe(self) -> dict[str, Any]:
+        """The target model, its context, and what a request gets that asks for nothing.
+
+        Empty for a service that does not tell. Raises a ClientError.
+        """
+        return await self._session.describe()
 
     async def models(self) -> list[ModelState]:
         """Every model that the server knows of, the stages of a pipeline included."""

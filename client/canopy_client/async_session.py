@@ -51,6 +51,15 @@ class AsyncSession:
             await asyncio.sleep(0.05)
         return True
 
+    async def describe(self) -> dict[str, Any]:
+        """What the service says of itself; empty where it takes no such messages.
+
+        Raises a ClientError.
+        """
+        if "control" not in (await self.model_info()).inputs:
+            return {}
+        return await self._control({"op": "describe"})
+
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """A task that outlives whoever asked for it, at the longest until `close`."""
         task = asyncio.ensure_future(work)

@@ -7,7 +7,7 @@ one: a gRPC cancel close to the end of a stream can abort the server, so it is t
 import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 from canopy_client.request import MODEL, Request, generation, probe
 from canopy_client.session import Session
@@ -78,6 +78,13 @@ class Client:
     def model_info(self) -> ModelInfo:
         """The model's own description, asked for once. Raises UnknownModel among others."""
         return self._session.model_info()
+
+    def describe(self) -> dict[str, Any]:
+        """The target model, its context, and what a request gets that asks for nothing.
+
+        Empty for a service that does not tell. Raises a ClientError.
+        """
+        return self._session.describe()
 
     def models(self) -> list[ModelState]:
         """Every model that the server knows of, the stages of a pipeline included."""

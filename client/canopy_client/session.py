@@ -43,6 +43,15 @@ class Session:
             time.sleep(0.05)
         return True
 
+    def describe(self) -> dict[str, Any]:
+        """What the service says of itself; empty where it takes no such messages.
+
+        Raises a ClientError.
+        """
+        if "control" not in self.model_info().inputs:
+            return {}
+        return self._control({"op": "describe"})
+
     def _control(self, operation: Mapping[str, Any]) -> dict[str, Any]:
         request = control(self.model, operation)
         chunks = self.transport.stream(request, GIVE_UP_S)

@@ -68,14 +68,15 @@ def _add_routes(app: FastAPI, settings: GatewaySettings) -> None:
 
     @app.api_route("/v1/models", methods=_READ)
     async def models() -> Response:
-        cards = [model_card(name, started) for name in settings.names]
+        served = await app.state.completer.describe()
+        cards = [model_card(name, started, served) for name in settings.names]
         return JsonResponse({"object": "list", "data": cards})
 
     @app.api_route("/v1/models/{name:path}", methods=_READ)
     async def model(name: str) -> Response:
         if name not in settings.names:
             raise Refusal(404, f"there is no model {name[:80]!r}", "model_not_found", "model")
-        return JsonResponse(model_card(name, started))
+        return JsonResponse(model_card(name, started, await app.state.completer.describe()))
 
     @app.api_route("/health", methods=_READ)
     async def health() -> Response:

@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from canopy_client import NO_RETRY, AsyncClient, AsyncTextStream
+from canopy_client import NO_RETRY, AsyncClient, AsyncTextStream, ClientError
 from canopy_gateway.answers import Admission, Answers, choice_seed
 from canopy_gateway.errors import Refusal
 from canopy_gateway.event_stream import EventStream
@@ -42,6 +42,13 @@ class Completer:
             settings.max_concurrent_per_key or settings.max_concurrent,
             settings.retry_after_s,
         )
+
+    async def describe(self) -> dict[str, Any]:
+        """What the server says of itself; empty while it does not answer."""
+        try:
+            return await self._client.describe()
+        except ClientError:
+            return {}
 
     async def chat(self, request: ChatRequest, api_key: str) -> Response:
         """Raises Refusal and ClientError."""

@@ -1,6 +1,6 @@
 """What is answered: objects as OpenAI's clients read them, and the speculation report beside."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,6 +118,12 @@ def _envelope(head: Head, kind: str, choices: list[dict[str, Any]]) -> dict[str,
     }
 
 
-def model_card(name: str, created: int) -> dict[str, Any]:
-    """One entry of /v1/models."""
-    return {"id": name, "object": "model", "created": created, "owned_by": "canopy"}
+def model_card(name: str, created: int, served: Mapping[str, Any]) -> dict[str, Any]:
+    """One entry of /v1/models, with what the server says of itself as far as it is known."""
+    card = {"id": name, "object": "model", "created": created, "owned_by": "canopy"}
+    told = {
+        "root": served.get("model"),
+        "max_model_len": served.get("max_context_length"),
+        "default_sampling": served.get("defaults"),
+    }
+    return card | {name: value for name, value in told.items() if value is not None}

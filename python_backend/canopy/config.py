@@ -204,13 +204,15 @@ class LimitsConfig:
     max_waiting: int = 256  # accepted requests that wait for a place; one more is "unavailable"
     max_context_length: int = 0  # tokens of prompt and answer; 0: what the model allows
     max_step_tokens: int = 512  # prompt tokens computed in one turn, over all sequences
-    default_max_tokens: int = 256
+    default_max_tokens: int = 256  # of a prompt that is continued as it stands
+    default_chat_max_tokens: int = 0  # of a chat's answer; 0: to the end of the context
     max_prompt_bytes: int = 1 << 20
     request_timeout_s: float = 600.0
 
     def __post_init__(self) -> None:
         for name in ("max_running", "max_step_tokens", "default_max_tokens", "max_prompt_bytes"):
             _require(getattr(self, name) >= 1, f"limits.{name} must be at least 1")
+        _require(self.default_chat_max_tokens >= 0, "limits.default_chat_max_tokens is 0 or more")
         _require(self.max_waiting >= 0, "limits.max_waiting must be 0 or more")
         _require(self.max_context_length >= 0, "limits.max_context_length must be 0 or more")
         _require(self.request_timeout_s > 0, "limits.request_timeout_s must be positive")

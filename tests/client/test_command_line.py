@@ -103,7 +103,10 @@ def test_health_for_scripts(url):
 def test_every_command_speaks_http_too(toy_server):
     url = f"--url={toy_server.http_url}"
     assert run("generate", "one two", url).stdout == "one two \n"
-    assert "canopy  version 1  READY" in run("models", url).stdout
+    listed = run("models", url).stdout
+    assert "canopy  version 1  READY" in listed
+    assert "serving toy, context of 99 tokens" in listed
+    assert "temperature 0.2, top_p 0.9" in listed
     misspelt = run("generate", "one two", "--url=ftp://x")
     assert (misspelt.exit_code, misspelt.stderr[:14]) == (2, "canopy: ftp://")
 

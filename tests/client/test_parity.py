@@ -99,6 +99,7 @@ def test_the_server_describes_itself_the_same_every_way(way, client):
     info = way.call("model_info")
     assert info == client.model_info()
     assert (info.name, "messages" in info.inputs) == ("canopy", True)
+    assert way.call("describe")["defaults"]["temperature"] == 0.2
     assert {(m.name, m.state) for m in way.call("models")} == {
         ("canopy", "READY"),
         (PLAIN, "READY"),

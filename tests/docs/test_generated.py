@@ -24,7 +24,6 @@ SPEAKING = {
     "block_size",
     "prefix_reuse",
     "entropy_max_nodes",
-    "default_max_tokens",
     "max_prompt_bytes",
     "request_timeout_s",
     "http_port",

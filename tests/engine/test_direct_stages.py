@@ -19,7 +19,6 @@ from canopy.engine.loop import Engine, Stages
 from canopy.errors import InvalidDeployment
 from canopy.frontend.limits import engine_limits, model_limits
 from canopy.frontend.request_parser import ClientRequest, RequestParser
-from canopy.models.config import ModelConfig
 from canopy.text.tokenizer import Tokenizer
 from canopy.tree_builder.stage import make_tree_builder
 from canopy.verifier.stage import make_verifier
@@ -37,7 +36,7 @@ class DirectPipeline:
         stages = Stages(make_drafter(deployment), make_tree_builder(deployment), self.verifier)
         self.engine = Engine(stages, engine_limits(deployment), tokenizer.decode)
         self.decode = tokenizer.decode
-        limits = model_limits(ModelConfig.from_folder(folder))
+        limits = model_limits(folder, tokenizer)
         self.parse = RequestParser(deployment, limits, tokenizer).parse
 
     def answers(self, **parameters: object) -> list[str]:

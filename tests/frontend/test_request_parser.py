@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -6,6 +7,7 @@ import pytest
 from canopy.config import CacheConfig, Deployment, DrafterConfig, LimitsConfig, TreeConfig
 from canopy.errors import ContextLengthExceeded, InvalidRequest
 from canopy.frontend.request_parser import ClientRequest, ModelLimits, RequestParser
+from canopy.frontend.sampling_options import ClientParameters
 from canopy.sampling import Acceptance, PolicyName
 from canopy.text.tokenizer import Tokenizer
 
@@ -38,6 +40,39 @@ def test_a_prompt_that_fills_the_context_works_and_one_token_more_is_refused(par
 def test_max_tokens_is_capped_by_what_the_context_leaves(parser):
     assert parser.parse(with_parameters(max_tokens=1000)).params.max_tokens == CONTEXT - 5 + 1
     assert parser.parse(with_parameters(max_tokens=3)).params.max_tokens == 3
+
+
+def test_a_chat_runs_to_the_end_of_the_context_unless_a_limit_is_set(tokenizer):
+    chat = ClientRequest(messages=b'[{"role": "user", "content": "x"}]')
+    room = CONTEXT - len("[user] x\n[assistant] ") + 1
+
+    def max_tokens(client: ClientRequest, **limits: int) -> int:
+        parser = RequestParser(Deployment(limits=LimitsConfig(**limits)), MODEL, tokenizer)
+        return parser.parse(client).params.max_tokens
+
+    assert max_tokens(chat, default_max_tokens=4) == room
+    assert max_tokens(chat, default_chat_max_tokens=3) == 3
+    assert max_tokens(chat, default_chat_max_tokens=1000) == room
+    assert max_tokens(ClientRequest(text_input=b"x"), default_max_tokens=4) == 4
+
+
+def test_what_a_request_leaves_open_is_the_models_law_and_told(tokenizer):
+    law = ClientParameters(temperature=0.2, top_p=0.9, top_k=5)
+    parser = RequestParser(Deployment(), replace(MODEL, defaults=law), tokenizer)
+    params = parser.parse(with_parameters(top_k=None)).params
+    assert (params.temperature, params.top_p, params.top_k) == (0.2, 0.9, 5)
+    params = parser.parse(with_parameters(temperature=1, top_p=1, top_k=0)).params
+    assert (params.temperature, params.top_p, params.top_k) == (1.0, 1.0, 0)
+    told = parser.describe()
+    assert told["max_context_length"] == CONTEXT
+    assert told["defaults"] == {
+        "temperature": 0.2,
+        "top_p": 0.9,
+        "top_k": 5,
+        "min_p": 0.0,
+        "max_tokens": CONTEXT,
+        "chat_max_tokens": CONTEXT,
+    }
 
 
 def test_a_small_cache_limits_the_context(tokenizer):

@@ -23,6 +23,7 @@ def test_a_chat_is_answered_whole(client):
     assert usage.prompt_tokens == len("[user] abc\n[assistant] ")  # a token is a byte
     assert usage.total_tokens == usage.prompt_tokens + 8
     assert choice.speculation["rounds"] >= 1
+    assert (choice.speculation["temperature"], choice.speculation["max_tokens"]) == (0.0, 8)
 
 
 def test_a_streamed_chat_is_the_whole_chat_in_pieces(client):
@@ -123,7 +124,9 @@ def test_canopys_own_parameters_travel_in_extra_body(client):
 
 def test_models_are_listed_and_found(client):
     assert [model.id for model in client.models.list()] == ["canopy"]
-    assert client.models.retrieve("canopy").object == "model"
+    card = client.models.retrieve("canopy")
+    assert (card.object, card.root, card.max_model_len) == ("model", "tiny", 4096)
+    assert card.default_sampling["temperature"] == 1.0
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("other/model")
 

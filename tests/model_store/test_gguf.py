@@ -27,10 +27,15 @@ def converted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("converted")
     meaning = write_gguf(folder / "tiny.gguf")
     reader = GGUFReader(folder / "tiny.gguf")
-    write_config(reader, folder)
+    write_config(reader, folder, {"temperature": 0.2, "top_p": 0.9})
     write_tokenizer(read_metadata(reader), folder)
     write_weights(reader, folder, lambda *_: None)
     return folder, meaning
+
+
+def test_what_the_makers_recommend_stands_in_the_folder(converted):
+    recommended = json.loads((converted[0] / "generation_config.json").read_text())
+    assert (recommended["temperature"], recommended["top_p"]) == (0.2, 0.9)
 
 
 def rotate_interleaved(x: np.ndarray, angles: np.ndarray) -> np.ndarray:

@@ -1,9 +1,29 @@
 """What a deployment and its target model leave to the engine and to the parser."""
 
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
 from canopy.config import Deployment
 from canopy.engine.loop import EngineLimits
+from canopy.errors import InvalidDeployment, InvalidRequest
 from canopy.frontend.request_parser import ModelLimits
+from canopy.frontend.sampling_options import ClientParameters, parse_parameters
 from canopy.models.config import ModelConfig
+from canopy.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+GENERATION_CONFIG = "generation_config.json"
+_SAMPLING = ("temperature", "top_k", "top_p", "min_p")
+# Of generation_config.json, and the values with which they change nothing.
+_NOT_APPLIED = {
+    "repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+    "typical_p": 1.0,
+    "num_beams": 1,
+}
 
 
 def engine_limits(deployment: Deployment) -> EngineLimits:
@@ -16,10 +36,53 @@ def engine_limits(deployment: Deployment) -> EngineLimits:
     )
 
 
-def model_limits(config: ModelConfig) -> ModelLimits:
-    """The parser's share of a model's configuration."""
+def model_limits(folder: Path, tokenizer: Tokenizer) -> ModelLimits:
+    """The parser's share of a model folder. Raises InvalidDeployment."""
+    config = ModelConfig.from_folder(folder)
     return ModelLimits(
         max_context_length=config.max_position_embeddings,
         vocab_size=config.vocab_size,
-        eos_token_ids=config.eos_token_ids,
+        eos_token_ids=_eos_token_ids(config, tokenizer),
+        defaults=sampling_defaults(folder),
     )
+
+
+def sampling_defaults(folder: Path) -> ClientParameters:
+    """What the makers of a model recommend in its generation_config.json.
+
+    As in vLLM a name that the file lacks counts as off; `do_sample = false` is temperature 0.
+    Raises InvalidDeployment.
+    """
+    path = folder / GENERATION_CONFIG
+    if not path.is_file():
+        return ClientParameters()
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        given = {name: content.get(name) for name in _SAMPLING}
+        if content.get("do_sample") is False:
+            given["temperature"] = 0.0
+        defaults = parse_parameters(given)
+    except (OSError, ValueError, AttributeError, InvalidRequest) as error:
+        raise InvalidDeployment(f"cannot use {path}: {error}") from error
+    for name, neutral in _NOT_APPLIED.items():
+        if content.get(name) not in (None, neutral):
+            logger.warning("%s names %s = %s: not applied", path, name, content[name])
+    return defaults
+
+
+def _eos_token_ids(config: ModelConfig, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Those of the model's files and of the tokenizer's, ascending, within the vocabulary."""
+    own = tokenizer.eos_token_id
+    named = {*config.eos_token_ids, *([] if own is None else [own])}
+    known = {token_id for token_id in named if 0 <= token_id < config.vocab_size}
+    if named != known:
+        logger.warning(
+            "end-of-sequence ids %s lie outside the vocabulary of %d tokens and are left out",
+            sorted(named - known),
+            config.vocab_size,
+        )
+    if not known:
+        logger.warning(
+            "no file of the model names an end-of-sequence token: answers end at max_tokens only"
+        )
+    return tuple(sorted(known))

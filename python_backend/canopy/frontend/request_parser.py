@@ -37,6 +37,7 @@ class ModelLimits:
     max_context_length: int
     vocab_size: int
     eos_token_ids: tuple[int, ...]
+    defaults: ClientParameters = ClientParameters()  # of a request that leaves its law open
 
 
 class RequestParser:
@@ -55,7 +56,7 @@ class RequestParser:
 
     def parse(self, client: ClientRequest) -> GenerationRequest:
         """Raises InvalidRequest, with a text that says what to change."""
-        given = parse_parameters(_merged_parameters(client))
+        given = parse_parameters(_merged_parameters(client), self._model.defaults)
         is_excluded = client.exclude_input_in_output
         if client.stream and is_excluded is False:
             raise InvalidRequest("exclude_input_in_output = false cannot be had when streaming")
@@ -67,7 +68,7 @@ class RequestParser:
         return GenerationRequest(
             prompt_text=prompt_text,
             prompt_token_ids=np.array(token_ids, np.int32),
-            params=self._params(given, len(token_ids)),
+            params=self._params(given, len(token_ids), self._default_max_tokens(client)),
             stop_strings=given.stop,
             stream=client.stream,
             prepend_prompt=prepends,
@@ -108,11 +109,36 @@ class RequestParser:
         if len(text) > limit:
             raise InvalidRequest(f"{name} has {len(text)} bytes, at most {limit} are accepted")
 
-    def _params(self, given: ClientParameters, num_prompt_tokens: int) -> SamplingParams:
+    def describe(self) -> dict[str, Any]:
+        """The context, and what a request gets that asks for nothing, as JSON has it."""
+        limits, law = self._deployment.limits, self._model.defaults
+        return {
+            "max_context_length": self.max_context_length,
+            "defaults": {
+                "temperature": law.temperature,
+                "top_k": law.top_k,
+                "top_p": law.top_p,
+                "min_p": law.min_p,
+                "max_tokens": min(limits.default_max_tokens, self.max_context_length),
+                "chat_max_tokens": min(
+                    limits.default_chat_max_tokens or self.max_context_length,
+                    self.max_context_length,
+                ),
+            },
+        }
+
+    def _default_max_tokens(self, client: ClientRequest) -> int:
+        limits = self._deployment.limits
+        if client.messages is None:
+            return limits.default_max_tokens
+        return limits.default_chat_max_tokens or self.max_context_length
+
+    def _params(
+        self, given: ClientParameters, num_prompt_tokens: int, default_max_tokens: int
+    ) -> SamplingParams:
         """The last token emitted needs no place in the context: hence the `+ 1`."""
         room = self.max_context_length - num_prompt_tokens + 1
-        wanted = given.max_tokens or self._deployment.limits.default_max_tokens
-        max_tokens = min(wanted, room)
+        max_tokens = min(given.max_tokens or default_max_tokens, room)
         if given.min_tokens > max_tokens:
             raise InvalidRequest(
                 f"min_tokens = {given.min_tokens} exceeds the {max_tokens} tokens that "

@@ -6,7 +6,7 @@ Numbers may come as numeric strings, as clients of the Triton vLLM backend send 
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from canopy.config import ACCEPTANCE_MODES, POLICIES
@@ -24,7 +24,10 @@ INPUTS = frozenset({"messages", "text_input", "stream", "exclude_input_in_output
 
 @dataclass(frozen=True)
 class ClientParameters:
-    """What one request asks for; None = the deployment's default."""
+    """What one request asks for; None = the deployment's default.
+
+    The law's own defaults here change nothing; those of a model come from its folder.
+    """
 
     temperature: float = 1.0
     top_k: int = 0
@@ -43,8 +46,13 @@ class ClientParameters:
     trace: bool = False
 
 
-def parse_parameters(given: dict[str, Any]) -> ClientParameters:
-    """Check and convert. Raises InvalidRequest for an unknown name or a value out of range."""
+def parse_parameters(
+    given: dict[str, Any], defaults: ClientParameters = ClientParameters()
+) -> ClientParameters:
+    """Check and convert; what is not given, or null, stays as in `defaults`.
+
+    Raises InvalidRequest for an unknown name or a value out of range.
+    """
     wanted = without_neutral(given, VLLM_PARAMETERS)
     misplaced = sorted(wanted.keys() & INPUTS)
     if misplaced:
@@ -54,7 +62,9 @@ def parse_parameters(given: dict[str, Any]) -> ClientParameters:
         raise InvalidRequest(
             f"unknown parameter {', '.join(unknown)}: known are {', '.join(_PARSERS)}"
         )
-    return ClientParameters(**{name: _PARSERS[name](name, value) for name, value in wanted.items()})
+    return replace(
+        defaults, **{name: _PARSERS[name](name, value) for name, value in wanted.items()}
+    )
 
 
 def with_lists(given: dict[str, Any]) -> dict[str, Any]:

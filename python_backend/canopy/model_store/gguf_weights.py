@@ -7,8 +7,9 @@ and K projections for interleaved rope; Hugging Face rotates halves, so the rows
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -84,8 +85,10 @@ def write_weights(reader: "GGUFReader", folder: Path, progress: Progress) -> Non
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def write_config(reader: "GGUFReader", folder: Path) -> None:
-    """Write config.json and generation_config.json."""
+def write_config(
+    reader: "GGUFReader", folder: Path, sampling: Mapping[str, float] = MappingProxyType({})
+) -> None:
+    """Write config.json and, with `sampling` in it, generation_config.json."""
     metadata = read_metadata(reader)
     if metadata["general.architecture"] != "llama":
         raise InvalidDeployment("only GGUF files of the Llama architecture can be converted")
@@ -114,6 +117,6 @@ def write_config(reader: "GGUFReader", folder: Path) -> None:
         "torch_dtype": "float32",
         **special,
     }
-    for name, values in (("config", config), ("generation_config", special)):
+    for name, values in (("config", config), ("generation_config", special | {**sampling})):
         text = json.dumps(values, indent=2) + "\n"
         (folder / f"{name}.json").write_text(text, encoding="utf-8")

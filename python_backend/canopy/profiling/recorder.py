@@ -16,7 +16,6 @@ from canopy.errors import CanopyError
 from canopy.frontend.limits import engine_limits, model_limits
 from canopy.frontend.request_parser import ClientRequest, RequestParser
 from canopy.model_store.folders import model_folder
-from canopy.models.config import ModelConfig
 from canopy.profiling.outcome_recorder import OutcomeRecorder, Outcomes
 from canopy.protocol.stages import Verifier
 from canopy.text.tokenizer import Tokenizer
@@ -120,8 +119,8 @@ def _decode(
 
 def _requests(deployment: Deployment, law: dict[str, Any]) -> list[GenerationRequest]:
     folder = model_folder(deployment.target.model)
-    limits = model_limits(ModelConfig.from_folder(folder))
-    parser = RequestParser(deployment, limits, Tokenizer(folder))
+    tokenizer = Tokenizer(folder)
+    parser = RequestParser(deployment, model_limits(folder, tokenizer), tokenizer)
     shape = {"speculation": "topn", "node_budget": _NODE_BUDGET, "max_tokens": _MAX_TOKENS}
     return [
         parser.parse(ClientRequest(messages=_chat(prompt), request_parameters=shape | law))
