@@ -164,19 +164,18 @@ class TreeConfig:
         _require(0 <= self.node_budget <= 256, "tree.node_budget must be in 0..256")
         _require(1 <= self.max_depth <= 64, "tree.max_depth must be in 1..64")
         _require(1 <= self.max_branch <= 64, "tree.max_branch must be in 1..64")
-        _require(self.uniform_branch >= 1, "tree.uniform_branch must be at least 1")
+        for name in ("uniform_branch", "hold_turns", "entropy_max_nodes"):
+            _require(getattr(self, name) >= 1, f"tree.{name} must be at least 1")
         for name in ("threshold", "survival_threshold"):
             _require(0.0 < getattr(self, name) < 1.0, f"tree.{name} must lie between 0 and 1")
         _require(
             0.0 < self.entropy_narrow_bits < self.entropy_stop_bits,
             "tree.entropy_stop_bits must exceed tree.entropy_narrow_bits, which is positive",
         )
-        _require(self.hold_turns >= 1, "tree.hold_turns must be at least 1")
         _require(
             self.profile_seconds == 0.0 or 1.0 <= self.profile_seconds <= 600.0,
             "tree.profile_seconds must be 0 (never) or in 1..600",
         )
-        _require(self.entropy_max_nodes >= 1, "tree.entropy_max_nodes must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -212,9 +211,8 @@ class LimitsConfig:
     def __post_init__(self) -> None:
         for name in ("max_running", "max_step_tokens", "default_max_tokens", "max_prompt_bytes"):
             _require(getattr(self, name) >= 1, f"limits.{name} must be at least 1")
-        _require(self.default_chat_max_tokens >= 0, "limits.default_chat_max_tokens is 0 or more")
-        _require(self.max_waiting >= 0, "limits.max_waiting must be 0 or more")
-        _require(self.max_context_length >= 0, "limits.max_context_length must be 0 or more")
+        for name in ("max_waiting", "max_context_length", "default_chat_max_tokens"):
+            _require(getattr(self, name) >= 0, f"limits.{name} must be 0 or more")
         _require(self.request_timeout_s > 0, "limits.request_timeout_s must be positive")
 
 
