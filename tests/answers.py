@@ -14,7 +14,7 @@ def answer_of(prompt: Sequence[int], answer: Sequence[int], number: int = 0) -> 
         is_sampled=bool(number % 2),
         prompt_ids=np.array(prompt, np.int32),
         answer_ids=np.array(answer, np.int32),
-        features=np.zeros((len(prompt) + len(answer) - 1, 1, 2), np.float16),
+        hidden_states=np.zeros((len(prompt) + len(answer) - 1, 1, 2), np.float16),
         top_ids=np.array(answer, np.int32)[:, None],
         top_log_probs=np.zeros((len(answer), 1), np.float16),
     )

@@ -8,18 +8,18 @@ import numpy as np
 Result = TypeVar("Result")
 
 
-class Branching:
-    """A Chance that takes one outcome at every choice and multiplies up its probability."""
+class EnumeratingSource:
+    """A RandomSource that takes one outcome at every choice and multiplies up its probability."""
 
     def __init__(self, places: list[int]) -> None:
         self.places = places  # taken at the first choices; the later ones take the first possible
         self.later: list[list[int]] = []  # possible places after the taken one, by choice
         self.probability = 1.0
 
-    def accepts(self, probability: float, index: int) -> bool:
+    def bernoulli(self, probability: float, index: int) -> bool:
         return self._choose([1.0 - probability, float(probability)]) == 1
 
-    def draws(self, probs: np.ndarray, index: int) -> int:
+    def sample(self, probs: np.ndarray, index: int) -> int:
         return self._choose((probs / probs.sum()).tolist())
 
     def _choose(self, probs: list[float]) -> int:
@@ -33,15 +33,17 @@ class Branching:
         return place
 
 
-def outcomes(run: Callable[[Branching], Result]) -> Iterator[tuple[Result, float]]:
+def enumerate_outcomes(
+    run: Callable[[EnumeratingSource], Result],
+) -> Iterator[tuple[Result, float]]:
     """Every result of `run` with its probability; they sum to 1. Results may repeat."""
     places: list[int] = []
     while True:
-        chance = Branching(places)
-        yield run(chance), chance.probability
-        while chance.later and not chance.later[-1]:
-            chance.later.pop()
-        if not chance.later:
+        random_source = EnumeratingSource(places)
+        yield run(random_source), random_source.probability
+        while random_source.later and not random_source.later[-1]:
+            random_source.later.pop()
+        if not random_source.later:
             return
-        last = len(chance.later) - 1
-        places = [*chance.places[:last], chance.later[last][0]]
+        last = len(random_source.later) - 1
+        places = [*random_source.places[:last], random_source.later[last][0]]

@@ -20,16 +20,16 @@ from functools import cache, lru_cache, partial
 from typing import Protocol
 
 import numpy as np
-from enumeration import Branching, outcomes
+from enumeration import EnumeratingSource, enumerate_outcomes
 
 from canopy.acceptance.rejection import decide_token, draw_children, slot_log_probs
-from canopy.acceptance.result import Verdict, walk
+from canopy.acceptance.result import VerificationResult, walk
 from canopy.acceptance.traversal import traverse
 from canopy.sampling import Acceptance
 from canopy.tree import DraftTree, Proposal, ProposalRow
 
 Prefix = tuple[int, ...]
-Conditional = Callable[[Prefix], np.ndarray]  # prefix -> float64 [V], sum 1
+NextTokenDistribution = Callable[[Prefix], np.ndarray]  # prefix -> float64 [V], sum 1
 _ANCHOR = -1
 
 
@@ -47,7 +47,7 @@ class Shape(Protocol):
         ...
 
 
-def toy_conditional(seed: int, vocab_size: int) -> Conditional:
+def toy_conditional(seed: int, vocab_size: int) -> NextTokenDistribution:
     """An arbitrary model that holds some tokens for impossible."""
 
     @cache
@@ -74,15 +74,15 @@ def known_before_draw(row: ProposalRow, children: np.ndarray) -> np.ndarray:
 class Round:
     """One round; a test replaces `report`, `decide` or `traverse` to see the lint fail."""
 
-    target: Conditional
-    draft: Conditional
+    target: NextTokenDistribution
+    draft: NextTokenDistribution
     shape: Shape
     acceptance: Acceptance
     max_depth: int
     deterministic: Callable[[Prefix], bool] = never  # where drawing modes have point masses
     report: Callable[[ProposalRow, np.ndarray], np.ndarray] = known_before_draw
     decide: Callable[..., int] = decide_token
-    traverse: Callable[..., Verdict] = traverse
+    traverse: Callable[..., VerificationResult] = traverse
 
     def error(self) -> float:
         """Largest deviation from the target's probability of any max_depth + 1 tokens."""
@@ -107,8 +107,8 @@ class Round:
     def law(self) -> dict[Prefix, float]:
         """Probability of every token list that the round can emit."""
         law: dict[Prefix, float] = defaultdict(float)
-        for drafted, draft_probability in outcomes(self._draft):
-            for emitted, walk_probability in outcomes(partial(self._walk, drafted)):
+        for drafted, draft_probability in enumerate_outcomes(self._draft):
+            for emitted, walk_probability in enumerate_outcomes(partial(self._walk, drafted)):
                 law[emitted] += draft_probability * walk_probability
         return law
 
@@ -118,7 +118,7 @@ class Round:
             return np.eye(len(probs))[np.argmax(probs)]
         return probs
 
-    def _draft(self, chance: Branching) -> "_Drafted":
+    def _draft(self, random_source: EnumeratingSource) -> "_Drafted":
         growth = _Growth(self.draft, self.deterministic)
         decided: dict[Prefix, int] = {}
         level = [0]
@@ -127,7 +127,7 @@ class Round:
             level = [
                 child
                 for node, width in zip(level, widths, strict=True)
-                for child in self._open_slots(growth, node, int(width), decided, chance)
+                for child in self._open_slots(growth, node, int(width), decided, random_source)
             ]
         proposal = growth.proposal()
         kept = self.shape.select(proposal.tree.parents, proposal.log_probs, proposal.entropies)
@@ -140,16 +140,16 @@ class Round:
         node: int,
         width: int,
         decided: dict[Prefix, int],
-        chance: Branching,
+        random_source: EnumeratingSource,
     ) -> Iterator[int]:
         prefix, row = growth.prefixes[node], growth.rows[node]
         if self.acceptance.draws_children and not row.is_empty:
-            children = draw_children(row, width, chance)
+            children = draw_children(row, width, random_source)
             log_probs = self.report(row, children)
         else:
             children = np.argsort(-self.draft(prefix), kind="stable")
             if not self.acceptance.draws_children:
-                decided[prefix] = chance.draws(self._target_probs(prefix), 0)
+                decided[prefix] = random_source.sample(self._target_probs(prefix), 0)
                 others = children[children != decided[prefix]]
                 children = np.concatenate(([decided[prefix]], others))
             children = children[:width]
@@ -157,7 +157,7 @@ class Round:
         for token, log_prob in zip(children, log_probs, strict=True):
             yield growth.add(node, int(token), float(log_prob))
 
-    def _walk(self, drafted: "_Drafted", chance: Branching) -> Prefix:
+    def _walk(self, drafted: "_Drafted", random_source: EnumeratingSource) -> Prefix:
         tree = drafted.tree
 
         def prefix(node: int) -> Prefix:
@@ -169,14 +169,14 @@ class Round:
         def decide(node: int) -> int:
             if self.acceptance.draws_children:
                 children = [int(tree.token_ids[child]) for child in tree.children[node]]
-                return self.decide(target_probs(node), children, drafted.rows[node], chance)
+                return self.decide(target_probs(node), children, drafted.rows[node], random_source)
             if prefix(node) in drafted.decided:
                 return drafted.decided[prefix(node)]
-            return chance.draws(self._target_probs(prefix(node)), 0)
+            return random_source.sample(self._target_probs(prefix(node)), 0)
 
         if self.acceptance is Acceptance.TRAVERSAL:
-            verdict = self.traverse(tree, drafted.rows, target_probs, chance)
-            return tuple(verdict.token_ids(tree))
+            result = self.traverse(tree, drafted.rows, target_probs, random_source)
+            return tuple(result.token_ids(tree))
         emitted = tuple(walk(tree, decide).token_ids(tree))
         while emitted in drafted.decided and len(emitted) <= self.max_depth:
             emitted = (*emitted, drafted.decided[emitted])
@@ -194,7 +194,7 @@ class _Drafted:
 class _Growth:
     """A proposal under construction."""
 
-    draft: Conditional
+    draft: NextTokenDistribution
     deterministic: Callable[[Prefix], bool]
     prefixes: list[Prefix] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
@@ -238,7 +238,7 @@ class _Growth:
 
 
 @lru_cache(maxsize=1 << 12)
-def _row_and_entropy(draft: Conditional, prefix: Prefix) -> tuple[ProposalRow, float]:
+def _row_and_entropy(draft: NextTokenDistribution, prefix: Prefix) -> tuple[ProposalRow, float]:
     probs = draft(prefix)
     token_ids = np.flatnonzero(probs).astype(np.int32)
     log_probs = np.log(probs[token_ids])

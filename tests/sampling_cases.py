@@ -9,7 +9,7 @@ from kernel_interpreter import DEVICE
 from canopy.acceptance import accept, draft_noise, draw_children
 from canopy.sampling import Acceptance, SamplingParams
 from canopy.tree import DraftTree, Forest, ProposalRow
-from canopy_kernels.sampling.filters import Filters, row_laws
+from canopy_kernels.sampling.filters import Filters, row_thresholds
 from canopy_kernels.sampling.trees import ProposalRows, Trees
 
 
@@ -80,7 +80,7 @@ def laws_of(logits: torch.Tensor, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0
 
     filters = Filters(column(top_k, torch.int32), column(top_p), column(min_p))
     has_filters = (top_k, top_p, min_p) != (0, 1.0, 0.0)
-    return row_laws(logits, column(temperature), filters if has_filters else None)
+    return row_thresholds(logits, column(temperature), filters if has_filters else None)
 
 
 def random_case(num_sequences: int, vocab_size: int, seed: int) -> Case:

@@ -12,7 +12,7 @@ import torch
 
 from canopy.acceptance import accept
 from canopy.kv_cache.float_cache import KVCache
-from canopy.models.step_batch import HiddenTaps, StepBatch
+from canopy.models.step_batch import AuxHiddenStates, StepBatch
 from canopy.sampling import SamplingParams
 from canopy.tree import DraftTree, ProposalRow
 
@@ -74,7 +74,7 @@ class SummingDecoder:
         pass
 
     def forward(
-        self, batch: StepBatch, cache: KVCache, taps: HiddenTaps | None = None
+        self, batch: StepBatch, cache: KVCache, aux_hidden_states: AuxHiddenStates | None = None
     ) -> torch.Tensor:
         self.num_forwards += 1
         self.num_rows = len(batch.token_ids)

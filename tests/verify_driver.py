@@ -66,7 +66,7 @@ def random_trees(seed: int, num_nodes: int, hit_rate: float = 0.7) -> TreeMaker:
 
 
 class Driver:
-    """Clients over one verifier; the books are checked after every turn."""
+    """Clients over one verifier; the books are checked after every step."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Driver:
             **pack_rows([row for node_rows in rows for row in node_rows]),
         )
 
-    def turn(self, make_tree: TreeMaker = anchor_alone) -> VerifyReply:
+    def step(self, make_tree: TreeMaker = anchor_alone) -> VerifyReply:
         clients = self.running()
         reply = self.verifier.verify(self.request(clients, make_tree))
         self.finished_ids = []
@@ -149,8 +149,8 @@ class Driver:
         for _ in range(max_turns):
             if not self.running():
                 break
-            self.turn(make_tree)
+            self.step(make_tree)
         assert not self.running()
-        self.turn()
+        self.step()
         assert self.verifier.blocks.num_used == 0
         return [client.emitted for client in self.clients]

@@ -15,9 +15,9 @@ _MAX_TOKENS = 64
 
 
 def draft_share(deployment: Deployment, prompts: Sequence[Prompt], name: str) -> dict[str, float]:
-    """Medians over the turns that verified a tree of 16 nodes; each turn drafts, then verifies.
+    """Medians over the steps that verified a tree of 16 nodes; each step drafts, then verifies.
 
-    name: before those of the figures; "": none. No figures where no turn had such a tree.
+    name: before those of the figures; "": none. No figures where no step had such a tree.
     """
     alone = replace(deployment, limits=replace(deployment.limits, max_running=1))
     engine = LocalEngine(alone)
@@ -32,9 +32,9 @@ def draft_share(deployment: Deployment, prompts: Sequence[Prompt], name: str) ->
         for prompt in spread(prompts, _NUM_PROMPTS)
     ]
     readings = [_read(engine)]
-    engine.run(requests, after_turn=lambda: readings.append(_read(engine)))
-    turns = np.diff(np.array(readings), axis=0)
-    whole = turns[turns[:, 2] == _NODES]
+    engine.run(requests, after_step=lambda: readings.append(_read(engine)))
+    steps = np.diff(np.array(readings), axis=0)
+    whole = steps[steps[:, 2] == _NODES]
     if not len(whole):
         return {}
     draft, verify, _ = np.median(whole, axis=0).tolist()

@@ -18,7 +18,7 @@ from bench.harness.local_engine import LocalEngine
 from canopy.acceptance.result import walk
 from canopy.config import Deployment
 from canopy.engine.request import GenerationRequest
-from canopy.protocol.hidden_states import Features, reply_fields
+from canopy.protocol.hidden_states import HiddenStates, reply_fields
 from canopy.protocol.messages import Finish, Status, VerifyReply, VerifyRequest
 from canopy.protocol.sequence_updates import started_sequences
 from canopy.protocol.stages import Verifier
@@ -49,7 +49,7 @@ class WritingVerifier:
             )
         reply = self._verifier.verify(request)
         emitted = split_ragged(reply.emitted_token_ids, reply.num_emitted)
-        states = FeatureParts(reply)
+        states = HiddenStateParts(reply)
         for index, sequence_id in enumerate(request.sequence_ids.tolist()):
             written = self._running[sequence_id]
             written.token_ids += emitted[index].tolist()
@@ -58,19 +58,23 @@ class WritingVerifier:
         return reply
 
 
-class FeatureParts:
+class HiddenStateParts:
     """The features of a reply by sequence."""
 
     def __init__(self, reply: VerifyReply) -> None:
-        lengths, self._starts = reply.feature_lengths, reply.feature_starts
-        rows = reply.features.reshape(int(lengths.sum()), -1) if len(lengths) else reply.features
+        lengths, self._starts = reply.hidden_state_lengths, reply.hidden_state_starts
+        rows = (
+            reply.hidden_states.reshape(int(lengths.sum()), -1)
+            if len(lengths)
+            else reply.hidden_states
+        )
         self._parts = split_ragged(rows, lengths)
 
-    def of(self, index: int) -> list[Features]:
+    def of(self, index: int) -> list[HiddenStates]:
         """One part, or none."""
         if not self._parts or not len(self._parts[index]):
             return []
-        return [Features(int(self._starts[index]), self._parts[index].copy())]
+        return [HiddenStates(int(self._starts[index]), self._parts[index].copy())]
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ class _Step:
     emitted: list[int] = field(default_factory=list)
     num_accepted: int = 0
     finish: Finish = Finish.NONE
-    features: Features | None = None
+    hidden_states: HiddenStates | None = None
 
 
 @dataclass
@@ -104,7 +108,7 @@ class _Place:
     def advance(self, tree: DraftTree) -> _Step:
         """A round, where the anchor is computed."""
         if self.num_computed < self.num_known:
-            return _Step(Status.PREFILLING, features=self._new_features())
+            return _Step(Status.PREFILLING, hidden_states=self._new_hidden_states())
         truth, depths = self.text.token_ids, tree.depths.tolist()
 
         def decide(node: int) -> int:
@@ -117,9 +121,9 @@ class _Place:
         self.num_computed = self.num_known - 1
         finish = self.text.finish if self.num_known == len(truth) else Finish.NONE
         num_accepted = min(len(verdict.path), len(emitted))
-        return _Step(Status.DECODED, emitted, num_accepted, finish, self._new_features())
+        return _Step(Status.DECODED, emitted, num_accepted, finish, self._new_hidden_states())
 
-    def _new_features(self) -> Features | None:
+    def _new_hidden_states(self) -> HiddenStates | None:
         first, self.num_told = self.num_told, self.num_computed
         return self.text.between(first, self.num_told)
 
@@ -155,7 +159,7 @@ class TextWriter:
 
     def __init__(self, deployments: Sequence[Deployment], file: Path | None = None) -> None:
         """file: where texts are kept from one run to the next; none: nowhere."""
-        readers = [d for d in deployments if d.drafter.reads_features]
+        readers = [d for d in deployments if d.drafter.reads_hidden_states]
         chosen = (readers or list(deployments))[0]
         # A reused prefix would bring no features.
         self._deployment = replace(chosen, cache=replace(chosen.cache, prefix_reuse=False))
@@ -196,5 +200,5 @@ def _reply(steps: Sequence[_Step]) -> VerifyReply:
         num_cached_tokens=np.zeros(len(steps), np.int32),
         num_free_blocks=np.array([_MANY_BLOCKS], np.int32),
         num_used_blocks=np.zeros(1, np.int32),
-        **reply_fields([step.features for step in steps]),
+        **reply_fields([step.hidden_states for step in steps]),
     )

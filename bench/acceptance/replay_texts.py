@@ -9,10 +9,10 @@ import numpy as np
 
 from canopy.config import Deployment
 from canopy.costs.profile_file import model_digest
-from canopy.protocol.hidden_states import Features
+from canopy.protocol.hidden_states import HiddenStates
 from canopy.protocol.messages import Finish
 from canopy.sampling import Acceptance, SamplingParams
-from canopy.verifier.hidden_states import drafter_taps
+from canopy.verifier.hidden_states import drafter_hidden_state_layers
 
 
 @dataclass
@@ -21,20 +21,20 @@ class Written:
 
     token_ids: list[int]
     finish: Finish = Finish.NONE
-    parts: list[Features] = field(default_factory=list)  # as they came with the replies
+    parts: list[HiddenStates] = field(default_factory=list)  # as they came with the replies
 
     @cached_property
-    def features(self) -> Features | None:
+    def hidden_states(self) -> HiddenStates | None:
         """Of all positions that a drafter may be told of; None where nobody asked for any."""
-        return reduce(Features.joined, self.parts) if self.parts else None
+        return reduce(HiddenStates.joined, self.parts) if self.parts else None
 
-    def between(self, first: int, end: int) -> Features | None:
+    def between(self, first: int, end: int) -> HiddenStates | None:
         """The features of positions first..end-1, as far as they are known."""
-        if self.features is None:
+        if self.hidden_states is None:
             return None
-        offset = self.features.start
-        states = self.features.states[max(first - offset, 0) : max(end - offset, 0)]
-        return Features(max(first, offset), states)
+        offset = self.hidden_states.start
+        states = self.hidden_states.states[max(first - offset, 0) : max(end - offset, 0)]
+        return HiddenStates(max(first, offset), states)
 
 
 Texts = dict[str, Written]
@@ -51,8 +51,8 @@ class TextStore:
 
     def __init__(self, deployment: Deployment, file: Path) -> None:
         target = deployment.target
-        taps = drafter_taps(deployment)
-        self._origin = f"{model_digest(target.model)} {target.dtype} {taps}"
+        aux_hidden_states = drafter_hidden_state_layers(deployment)
+        self._origin = f"{model_digest(target.model)} {target.dtype} {aux_hidden_states}"
         self._file = file
 
     def load(self) -> Texts:
@@ -71,9 +71,9 @@ class TextStore:
         for key, written in texts.items():
             arrays[f"{key}/token_ids"] = np.array(written.token_ids, np.int32)
             arrays[f"{key}/finish"] = np.array(int(written.finish))
-            if written.features is not None:
-                arrays[f"{key}/start"] = np.array(written.features.start)
-                arrays[f"{key}/states"] = written.features.states
+            if written.hidden_states is not None:
+                arrays[f"{key}/start"] = np.array(written.hidden_states.start)
+                arrays[f"{key}/states"] = written.hidden_states.states
         partial = self._file.with_suffix(".partial.npz")
         np.savez(partial, **arrays)
         partial.replace(self._file)
@@ -82,5 +82,5 @@ class TextStore:
 def _unpacked(arrays: np.lib.npyio.NpzFile, key: str) -> Written:
     written = Written(arrays[f"{key}/token_ids"].tolist(), Finish(int(arrays[f"{key}/finish"])))
     if f"{key}/start" in arrays:
-        written.parts = [Features(int(arrays[f"{key}/start"]), arrays[f"{key}/states"])]
+        written.parts = [HiddenStates(int(arrays[f"{key}/start"]), arrays[f"{key}/states"])]
     return written

@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from bench.gpu.kernel_cases import AttentionInputs, LinearCase, MoveCase, SamplingCase
-from canopy_kernels.attention.batch_invariant_attention import path_attention
+from canopy_kernels.attention.batch_invariant_attention import batch_invariant_attention
 from canopy_kernels.attention.paged_kv import commit_kv, commit_kv_reference
 from canopy_kernels.attention.tree_attention import tree_attention
-from canopy_kernels.dense.batch_invariant_linear import invariant_linear
+from canopy_kernels.dense.batch_invariant_linear import batch_invariant_linear
 from canopy_kernels.sampling.coupled_argmax import coupled_argmax
-from canopy_kernels.sampling.filters import row_laws
+from canopy_kernels.sampling.filters import row_thresholds
 
 Call = Callable[[], torch.Tensor]
 OURS = "canopy"
@@ -45,7 +45,7 @@ def attention_calls(inputs: AttentionInputs) -> dict[str, Call]:
         OURS: lambda: tree_attention(
             inputs.query, inputs.keys, inputs.values, inputs.rows, inputs.scale
         ),
-        INVARIANT: lambda: path_attention(
+        INVARIANT: lambda: batch_invariant_attention(
             inputs.query, inputs.keys, inputs.values, inputs.rows, inputs.scale
         ),
         "sdpa with a mask": lambda: attend(keys, values),
@@ -113,13 +113,13 @@ def sampling_calls(case: SamplingCase, dtype: torch.dtype, device: str) -> dict[
         return torch.multinomial(probs, 1, generator=generator)[:, 0]
 
     return {
-        OURS: lambda: coupled_argmax(logits, row_laws(logits, temperatures), seeds, seeds),
+        OURS: lambda: coupled_argmax(logits, row_thresholds(logits, temperatures), seeds, seeds),
         "softmax and multinomial": softmax_and_draw,
     }
 
 
 def linear_calls(case: LinearCase, dtype: torch.dtype, device: str) -> dict[str, Call]:
-    """Each gives [T, N]; ours is the one of `target.shape_invariant`, whose cost this shows."""
+    """Each gives [T, N]; ours is the one of `target.batch_invariant`, whose cost this shows."""
     generator = torch.Generator(device).manual_seed(0)
 
     def random(*shape: int) -> torch.Tensor:
@@ -127,6 +127,6 @@ def linear_calls(case: LinearCase, dtype: torch.dtype, device: str) -> dict[str,
 
     rows, weight = random(case.num_rows, case.inner), random(case.num_outs, case.inner)
     return {
-        OURS: lambda: invariant_linear(rows, weight),
+        OURS: lambda: batch_invariant_linear(rows, weight),
         "torch.matmul": lambda: F.linear(rows, weight),
     }

@@ -103,7 +103,7 @@ class LocalEngine:
         self,
         requests: Sequence[GenerationRequest],
         on_end: Callable[[], None] = lambda: None,
-        after_turn: Callable[[], None] = lambda: None,
+        after_step: Callable[[], None] = lambda: None,
     ) -> list[Answer]:
         """Serve all requests together, as many at once as the deployment allows.
 
@@ -113,6 +113,6 @@ class LocalEngine:
         for request, sink in zip(requests, sinks, strict=True):
             self._engine.submit(request, sink)
         while self._engine.has_work:
-            self._engine.turn()
-            after_turn()
+            self._engine.step()
+            after_step()
         return [sink.answer() for sink in sinks]

@@ -28,7 +28,7 @@ def plot_lines(
 
 @dataclass(frozen=True)
 class Panel:
-    """Columns `ys` over the column `value`, a colour for each `arm`; a second column is dashed."""
+    """Columns `ys` over the column `value`, a color for each `arm`; a second column is dashed."""
 
     records: list[Record]
     x_label: str

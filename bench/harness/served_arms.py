@@ -55,7 +55,7 @@ def ask(client: Client, prompt: str, arm: ServedArm, max_tokens: int) -> Complet
 
 
 @dataclass
-class Crowd:
+class LoadGenerator:
     """Streams that are always busy: each asks again as soon as it was answered."""
 
     server: ServerProcess

@@ -23,7 +23,7 @@ class Plan:
 
 
 @dataclass
-class Race:
+class InterleavedRun:
     """Samples of all arms; an arm that fails leaves its reason and no sample there."""
 
     arms: Sequence[Arm]

@@ -23,7 +23,7 @@ from bench.peers.arm import Arm, CannotRun, ChatPrompt, not_measured
 from bench.peers.canopy_server import PLAIN, SPECULATING, canopy_arms
 from bench.peers.environment import download_bars
 from bench.peers.llamacpp import SPECULATIONS
-from bench.peers.measurement import Plan, Race
+from bench.peers.measurement import InterleavedRun, Plan
 from bench.peers.process_group import MachineLoad, group_memory
 from bench.peers.samples import Samples, ratio_records, speed_records
 from canopy.config import Deployment
@@ -52,7 +52,7 @@ def run(options: Options) -> Result:
                     arms += [a for a in stack.enter_context(peer) if a.name in wanted]
                 except CannotRun as error:
                     reasons |= dict.fromkeys(wanted, str(error))
-        race = Race(arms, plan)
+        race = InterleavedRun(arms, plan)
         load = MachineLoad([arm.process_group for arm in arms])
         with progress_bar("batches", plan.num_steps(len(prompts), len(arms))) as advance:
             samples = race.run(prompts, advance)

@@ -17,7 +17,7 @@ from bench.harness.benchmark import Benchmark, Options, Record, Result
 from bench.harness.plots import plot_lines
 from bench.harness.progress import progress_bar
 from bench.harness.prompts import Prompt
-from bench.harness.served_arms import Crowd, ServedArm, served, wait_until_idle
+from bench.harness.served_arms import LoadGenerator, ServedArm, served, wait_until_idle
 from bench.harness.server_metrics import Scrape, scrape
 from canopy.config import TreeConfig
 from canopy.server.process import ServerProcess
@@ -77,7 +77,7 @@ class Sample:
     goodput: float
     nodes: float  # a round
     tau: float
-    build_ms: float  # of a turn
+    build_ms: float  # of a step
 
 
 Samples = dict[tuple[str, int], list[Sample]]  # by arm and streams
@@ -106,7 +106,7 @@ def run(options: Options) -> Result:
 def _measure(
     server: ServerProcess, arm: ServedArm, prompts: Sequence[Prompt], streams: int, plan: Plan
 ) -> Sample:
-    crowd = Crowd(server, arm, prompts, _MAX_TOKENS)
+    crowd = LoadGenerator(server, arm, prompts, _MAX_TOKENS)
     crowd.resize(streams)
     time.sleep(plan.settle_s)
     before, start_s = scrape(server.metrics_url), time.perf_counter()
@@ -130,7 +130,7 @@ def _sample(goodput: float, before: Scrape, after: Scrape) -> Sample:
         goodput,
         gained("drafted_nodes") / num_rounds,
         1.0 + gained("accepted_tokens") / num_rounds,
-        1e3 * build_s / max(gained("turns"), 1.0),
+        1e3 * build_s / max(gained("steps"), 1.0),
     )
 
 

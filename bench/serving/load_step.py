@@ -1,7 +1,7 @@
 """How fast trees follow the load: one busy stream, then many, then one again, on the real server.
 
-The exported metrics are read all the time. After each step it is counted how many turns the
-engine made until the ten turns that follow had, by their counters, two thirds of the step from
+The exported metrics are read all the time. After each step it is counted how many steps the
+engine made until the ten steps that follow had, by their counters, two thirds of the step from
 the nodes a round before it to those in the second half of the new phase behind them; and the same
 for their price. Nodes depend on the text too, the price on the load alone. No step worth the name
 is never followed.
@@ -20,7 +20,7 @@ from bench.harness.arguments import positive
 from bench.harness.benchmark import Benchmark, Options, Record, Result
 from bench.harness.plots import plot_lines
 from bench.harness.progress import progress_bar
-from bench.harness.served_arms import Crowd, ServedArm, served
+from bench.harness.served_arms import LoadGenerator, ServedArm, served
 from bench.harness.server_metrics import scrape
 from canopy.config import Deployment, TreeConfig
 from canopy.server.process import ServerProcess
@@ -28,14 +28,14 @@ from canopy.server.process import ServerProcess
 _PRICED = ServedArm("priced", "priced", TreeConfig.node_budget)
 _INTERVAL_S = 0.02
 _FAMILIES = (
-    "turns_total",
+    "steps_total",
     "running_sequences",
     "rounds_total",
     "drafted_nodes_total",
     "node_budget",
-    "price_theta",
-    "predicted_step_ms",
-    "measured_step_ms",
+    "node_price",
+    "predicted_verify_ms",
+    "measured_verify_ms",
 )
 _MAX_TOKENS = 128
 _MEAN_TURNS = 10  # over which nodes a round are averaged: single trees differ by their text
@@ -50,12 +50,12 @@ class Moment:
 
     seconds: float
     phase: int
-    turns: float
+    steps: float
     running: float
     rounds: float  # of all sequences, since the server started
     drafted: float  # nodes, likewise
-    nodes: float  # a sequence, of the last turn
-    theta: float
+    nodes: float  # a sequence, of the last step
+    price: float
     predicted_ms: float
     measured_ms: float
 
@@ -67,7 +67,7 @@ def run(options: Options) -> Result:
         [(1, 4.0), (many, 6.0), (1, 4.0)] if options.is_quick else [(1, 10), (many, 20), (1, 10)]
     )
     with served(_often_measured(options.deployment)) as server:
-        crowd = Crowd(server, _PRICED, options.prompts, _MAX_TOKENS)
+        crowd = LoadGenerator(server, _PRICED, options.prompts, _MAX_TOKENS)
         moments: list[Moment] = []
         with progress_bar("phases", len(phases)) as advance:
             for number, (streams, seconds) in enumerate(phases):
@@ -80,19 +80,19 @@ def run(options: Options) -> Result:
         _plot(records, options.arguments.plot)
     changes = {"up": (1, lambda n: n > many / 2), "down": (2, lambda n: n <= 1)}
     figures = {
-        f"turns_to_follow_{name}": turns_to_follow(moments, *change, nodes_per_round, _LEAST_STEP)
+        f"steps_to_follow_{name}": steps_to_follow(moments, *change, nodes_per_round, _LEAST_STEP)
         for name, change in changes.items()
     }
     prices = {
-        f"price_turns_to_follow_{name}": turns_to_follow(moments, *change, price, _LEAST_PRICE)
+        f"price_steps_to_follow_{name}": steps_to_follow(moments, *change, price, _LEAST_PRICE)
         for name, change in changes.items()
     }
-    figures["turns_to_follow"] = max(figures.values())
+    figures["steps_to_follow"] = max(figures.values())
     return Result(figures | prices, {"every phase": _summaries(moments, phases)})
 
 
 def _often_measured(deployment: Deployment) -> Deployment:
-    """Its metrics are as good as new whenever they are read: a turn is a few milliseconds."""
+    """Its metrics are as good as new whenever they are read: a step is a few milliseconds."""
     server = replace(deployment.server, metrics_interval_s=_INTERVAL_S)
     return replace(deployment, server=server)
 
@@ -108,25 +108,25 @@ def _watch(server: ServerProcess, phase: int, seconds: float) -> list[Moment]:
     return moments
 
 
-def turns_to_follow(
+def steps_to_follow(
     moments: Sequence[Moment],
     phase: int,
     has_changed: Callable[[float], bool],
     level: Callable[[Sequence[Moment]], float],
     least_step: float,
 ) -> float:
-    """Turns from the first moment with the new load until most of the step of a level is made."""
+    """Steps from the first moment with the new load until most of the step of a level is made."""
     own = [m for m in moments if m.phase == phase]
     changed = [m for m in own if has_changed(m.running)]
     before = level(_second_half([m for m in moments if m.phase == phase - 1]))
-    settled = level(_second_half(own))
-    step = settled - before
+    choose = level(_second_half(own))
+    step = choose - before
     if not changed or abs(step) < least_step:
         return math.inf
     for number, moment in enumerate(changed):
-        next_turns = [m for m in changed[number:] if m.turns <= moment.turns + _MEAN_TURNS]
-        if (level(next_turns) - before) / step >= _FOLLOWED:
-            return moment.turns - changed[0].turns
+        next_steps = [m for m in changed[number:] if m.steps <= moment.steps + _MEAN_TURNS]
+        if (level(next_steps) - before) / step >= _FOLLOWED:
+            return moment.steps - changed[0].steps
     return math.inf
 
 
@@ -136,7 +136,7 @@ def _second_half(moments: Sequence[Moment]) -> Sequence[Moment]:
 
 def price(moments: Sequence[Moment]) -> float:
     """Their mean price."""
-    return float(np.mean([m.theta for m in moments])) if moments else math.nan
+    return float(np.mean([m.price for m in moments])) if moments else math.nan
 
 
 def nodes_per_round(moments: Sequence[Moment]) -> float:
@@ -151,9 +151,9 @@ def _summaries(moments: Sequence[Moment], phases: Sequence[tuple[int, float]]) -
     records: list[Record] = []
     for number, (streams, _) in enumerate(phases):
         own = [m for m in moments if m.phase == number]
-        settled = _second_half(own)
-        columns = ("nodes", "theta", "predicted_ms", "measured_ms")
-        medians = {name: float(np.median([vars(m)[name] for m in settled])) for name in columns}
+        choose = _second_half(own)
+        columns = ("nodes", "price", "predicted_ms", "measured_ms")
+        medians = {name: float(np.median([vars(m)[name] for m in choose])) for name in columns}
         records.append({"phase": number, "streams": streams, **medians})
     return records
 
@@ -161,8 +161,8 @@ def _summaries(moments: Sequence[Moment], phases: Sequence[tuple[int, float]]) -
 def _plot(records: Sequence[Record], path: Path) -> None:
     """Running sequences, nodes each and the price, over time."""
     start_s = records[0]["seconds"]
-    scales = {"running": 1.0, "nodes": 1.0, "theta": 10.0}
-    names = {"running": "sequences", "nodes": "nodes each", "theta": "price x 10"}
+    scales = {"running": 1.0, "nodes": 1.0, "price": 10.0}
+    names = {"running": "sequences", "nodes": "nodes each", "price": "price x 10"}
     lines = [
         {"s": r["seconds"] - start_s, "value": r[key] * scale, "what": names[key]}
         for key, scale in scales.items()
@@ -178,7 +178,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 BENCHMARK = Benchmark(
     "load_step",
-    "turns until the node budget follows a step of the load",
+    "steps until the node budget follows a step of the load",
     run,
     _add_arguments,
     reads_profile=True,

@@ -46,7 +46,7 @@ class Group:
     num_rounds: int = 0
     num_drafted: int = 0
     num_accepted: int = 0
-    verify_ms: float = 0.0  # of a turn
+    verify_ms: float = 0.0  # of a step
     build_ms: float = 0.0
 
     @property
@@ -123,10 +123,10 @@ def _answer(
         group.num_drafted += answer.speculation["drafted_nodes"]
         group.num_accepted += answer.speculation["accepted_tokens"]
     after = scrape_idle(server.metrics_url, num_finished)
-    num_turns = after.total("canopy_turns_total") - before.total("canopy_turns_total")
+    num_steps = after.total("canopy_engine_steps_total") - before.total("canopy_engine_steps_total")
     for stage in ("verify", "build"):
         seconds = [p.total("canopy_stage_seconds_total", stage=stage) for p in (before, after)]
-        setattr(group, f"{stage}_ms", 1e3 * (seconds[1] - seconds[0]) / max(num_turns, 1))
+        setattr(group, f"{stage}_ms", 1e3 * (seconds[1] - seconds[0]) / max(num_steps, 1))
     return group
 
 

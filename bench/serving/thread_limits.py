@@ -19,7 +19,7 @@ from bench.harness.arguments import listed, positive
 from bench.harness.benchmark import Benchmark, Options, Record, Result
 from bench.harness.progress import progress_bar
 from bench.harness.prompts import Prompt
-from bench.harness.served_arms import Crowd, ServedArm, served, wait_until_idle
+from bench.harness.served_arms import LoadGenerator, ServedArm, served, wait_until_idle
 from bench.harness.server_metrics import scrape
 from bench.peers.samples import arm_order
 from canopy.config import Deployment, TreeConfig
@@ -40,7 +40,7 @@ class Sample:
     """One server for one window."""
 
     goodput: float
-    verify_ms: float  # of a turn
+    verify_ms: float  # of a step
 
 
 Samples = dict[tuple[str, int], list[Sample]]  # by server and streams
@@ -73,14 +73,14 @@ def run(options: Options) -> Result:
                     sample = _measure(servers[name], options.prompts, num, window_s)
                     samples[name, num].append(sample)
                     advance()
-    records = [_record(name, num, taken) for (name, num), taken in samples.items()]
+    records = [_record(name, num, num_fixed) for (name, num), num_fixed in samples.items()]
     return Result(figures(samples, streams), {"a server under load": records})
 
 
 @contextmanager
 def _served_freely(deployment: Deployment) -> Iterator[ServerProcess]:
     with (
-        patch.dict(runtime.THREAD_VARIABLES, free_threads(), clear=True),
+        patch.dict(runtime.THREAD_VARIABLES, free_threads(), select_nodes=True),
         served(deployment) as server,
     ):
         yield server
@@ -89,7 +89,7 @@ def _served_freely(deployment: Deployment) -> Iterator[ServerProcess]:
 def _measure(
     server: ServerProcess, prompts: Sequence[Prompt], streams: int, window_s: float
 ) -> Sample:
-    crowd = Crowd(server, _ARM, prompts, _MAX_TOKENS)
+    crowd = LoadGenerator(server, _ARM, prompts, _MAX_TOKENS)
     crowd.resize(streams)
     time.sleep(_SETTLE_S)
     before, start_s = scrape(server.metrics_url), time.perf_counter()
@@ -98,11 +98,11 @@ def _measure(
     goodput = crowd.goodput(start_s, end_s)
     crowd.close()
     wait_until_idle(server)
-    turns = after.total("canopy_turns_total") - before.total("canopy_turns_total")
+    steps = after.total("canopy_engine_steps_total") - before.total("canopy_engine_steps_total")
     verify_s = after.total("canopy_stage_seconds_total", stage="verify") - before.total(
         "canopy_stage_seconds_total", stage="verify"
     )
-    return Sample(goodput, 1e3 * verify_s / max(turns, 1.0))
+    return Sample(goodput, 1e3 * verify_s / max(steps, 1.0))
 
 
 def figures(samples: Samples, streams: Sequence[int]) -> dict[str, float]:

@@ -101,7 +101,7 @@ def _interleaved_runs(
                 )
                 for text in texts
             ]
-            engine.run(requests, after_turn=recorder)
+            engine.run(requests, after_step=recorder)
             runs[name].append(recorder.steady(len(texts)))
             advance()
     return {name: turns[1:] for name, turns in runs.items()}

@@ -42,7 +42,7 @@ ACCELERATORS = {"a100": Accelerator(2039.0, 312.0), "h100": Accelerator(3350.0, 
 LLAMA_8B = Model(8.0e9, 2 * 32 * 8 * 128 * 2)
 
 
-def roofline(accelerator: Accelerator, model: Model, is_staircase: bool = False) -> CostModel:
+def roofline(accelerator: Accelerator, model: Model, is_step_function: bool = False) -> CostModel:
     """The cost model of one accelerator that serves one model."""
     bytes_per_ms = accelerator.bandwidth * 1e6 * _REACHED_BANDWIDTH
     flops_per_ms = accelerator.arithmetic * 1e9 * _REACHED_ARITHMETIC
@@ -51,4 +51,4 @@ def roofline(accelerator: Accelerator, model: Model, is_staircase: bool = False)
     read_ms = _CONTEXT_LENGTH * model.kv_bytes / bytes_per_ms
     dense_ms = np.maximum(weights_ms, token_ms * np.array(_TOKENS)) + _LAUNCH_MS
     rows = tuple(tuple((dense_ms + num * read_ms).tolist()) for num in _SEQUENCES)
-    return CostModel(_SEQUENCES, _TOKENS, rows, is_staircase)
+    return CostModel(_SEQUENCES, _TOKENS, rows, is_step_function)

@@ -1,7 +1,7 @@
 """A server in simulated time: the real tree builder, a cost model for the verifier, random text.
 
 Requests arrive, wait for a place, have their prompt computed in chunks that share the step with
-the others' trees, and are answered; a turn takes what the cost model says. The clock stands still
+the others' trees, and are answered; a step takes what the cost model says. The clock stands still
 while the tree builder thinks.
 """
 
@@ -26,16 +26,16 @@ _CHUNK = 512  # prompt tokens of a step
 
 @dataclass(frozen=True)
 class Machine:
-    """What a turn takes."""
+    """What a step takes."""
 
     cost: CostModel
-    draft_ms: float  # of a turn that drafts
+    draft_ms: float  # of a step that drafts
     draft_sequence_ms: float  # and of each sequence in it
-    other_ms: float
+    overhead_ms: float
     noise: float = 0.03  # spread of step times
 
     def drafting_ms(self, num_sequences: int) -> float:
-        """Of one turn."""
+        """Of one step."""
         return self.draft_ms + num_sequences * self.draft_sequence_ms
 
 
@@ -75,8 +75,8 @@ class Run:
 
 
 @dataclass(frozen=True)
-class TurnSize:
-    """Whom a turn serves."""
+class StepSize:
+    """Whom a step serves."""
 
     num_running: int
     num_waiting: int
@@ -89,10 +89,10 @@ class Simulation:
     def __init__(self, machine: Machine, arm: Arm, texts: Texts, max_running: int) -> None:
         self._machine, self._arm, self._texts = machine, arm, texts
         self._max_running = max_running
-        profile = Profile(cost_model=machine.cost, overhead_ms=machine.other_ms, calibrations={})
+        profile = Profile(cost_model=machine.cost, overhead_ms=machine.overhead_ms, calibrations={})
         self._builder = PolicyTreeBuilder(TreeConfig(max_branch=8, max_depth=8), profile)
         self._rng = np.random.default_rng(7)
-        self._skip_turns, self._running_at_skip = 0, 0
+        self._skip_steps, self._running_at_skip = 0, 0
         self._last = (0, 0, 0, 0.0, 0.0, 0.0)
 
     def run(self, jobs: Sequence[Job]) -> Run:
@@ -105,38 +105,38 @@ class Simulation:
             while coming and coming[0].arrival_ms <= clock_ms and len(running) < self._max_running:
                 running.append(coming.popleft())
             waiting = sum(job.arrival_ms <= clock_ms for job in coming)
-            turn_ms = self._turn(running, waiting, clock_ms, run)
-            clock_ms += turn_ms
-            run.busy_ms += turn_ms
+            step_ms = self._step(running, waiting, clock_ms, run)
+            clock_ms += step_ms
+            run.busy_ms += step_ms
             running = [job for job in running if job.num_left > 0]
         run.end_ms = clock_ms
         return run
 
-    def _turn(self, running: Sequence[Job], num_waiting: int, clock_ms: float, run: Run) -> float:
+    def _step(self, running: Sequence[Job], num_waiting: int, clock_ms: float, run: Run) -> float:
         decoding = [job for job in running if job.num_prompt == 0]
         num_prompt_tokens = sum(job.num_prompt for job in running)
         prompt_rows = self._compute_prompts(running)
         fresh = [job for job in running if job.num_prompt == 0 and job not in decoding]
-        offers, trees, draft_ms = self._trees(
-            decoding, TurnSize(len(running), num_waiting, num_prompt_tokens)
+        rankings, trees, draft_ms = self._trees(
+            decoding, StepSize(len(running), num_waiting, num_prompt_tokens)
         )
         num_nodes = sum(map(len, trees))
         rows = np.array([len(decoding) + num_nodes + prompt_rows])
         verify_ms = float(self._machine.cost.predict_ms(rows, len(running))[0])
         verify_ms *= math.exp(self._rng.normal(0.0, self._machine.noise))
-        turn_ms = verify_ms + draft_ms + self._machine.other_ms
+        step_ms = verify_ms + draft_ms + self._machine.overhead_ms
         accepted = [
-            self._advance(job, offer, nodes, clock_ms + turn_ms, run)
-            for job, offer, nodes in zip(decoding, offers, trees, strict=True)
+            self._advance(job, ranking, nodes, clock_ms + step_ms, run)
+            for job, ranking, nodes in zip(decoding, rankings, trees, strict=True)
         ]
         for job in fresh:
-            self._advance(job, None, set(), clock_ms + turn_ms, run)
+            self._advance(job, None, set(), clock_ms + step_ms, run)
         run.num_nodes += num_nodes
         run.trace.append((clock_ms, len(running), num_nodes / max(len(running), 1)))
         is_telling = prompt_rows == 0 and len(decoding) > 0
-        numbers = (len(decoding), num_nodes, sum(accepted), verify_ms, draft_ms, turn_ms)
+        numbers = (len(decoding), num_nodes, sum(accepted), verify_ms, draft_ms, step_ms)
         self._last = numbers if is_telling else (0, 0, 0, 0.0, 0.0, 0.0)
-        return turn_ms
+        return step_ms
 
     def _compute_prompts(self, running: Sequence[Job]) -> int:
         """Rows of prompts in this step; the last of them gives a job its first token."""
@@ -148,9 +148,9 @@ class Simulation:
         return _CHUNK - left
 
     def _advance(
-        self, job: Job, offer: Template | None, nodes: set[int], now_ms: float, run: Run
+        self, job: Job, ranking: Template | None, nodes: set[int], now_ms: float, run: Run
     ) -> int:
-        accepted = job.text.accepted(offer, nodes) if offer and nodes else 0
+        accepted = job.text.accepted(ranking, nodes) if ranking and nodes else 0
         emitted = min(accepted + 1, job.num_left)
         job.num_left -= emitted
         job.first_ms = now_ms if math.isnan(job.first_ms) else job.first_ms
@@ -161,27 +161,27 @@ class Simulation:
         return accepted
 
     def _trees(
-        self, decoding: Sequence[Job], size: TurnSize
+        self, decoding: Sequence[Job], size: StepSize
     ) -> tuple[Sequence[Template | None], list[set[int]], float]:
         """Proposals, their verified nodes, and the time that drafting took."""
         if 2 * size.num_running < self._running_at_skip:
-            self._skip_turns = 0
-        self._skip_turns = max(self._skip_turns - 1, -1)
-        if self._arm.policy is PolicyName.OFF or not decoding or self._skip_turns >= 0:
+            self._skip_steps = 0
+        self._skip_steps = max(self._skip_steps - 1, -1)
+        if self._arm.policy is PolicyName.OFF or not decoding or self._skip_steps >= 0:
             return [None] * len(decoding), [set() for _ in decoding], 0.0
-        offers = [self._texts.proposal(job.text) for job in decoding]
-        reply = self._builder.build(self._request(offers, size))
-        self._skip_turns = int(reply.draft_next[0]) - 1
-        self._running_at_skip = size.num_running if self._skip_turns > 0 else 0
-        return offers, _chosen(reply), self._machine.drafting_ms(len(decoding))
+        rankings = [self._texts.proposal(job.text) for job in decoding]
+        reply = self._builder.build(self._request(rankings, size))
+        self._skip_steps = int(reply.draft_next[0]) - 1
+        self._running_at_skip = size.num_running if self._skip_steps > 0 else 0
+        return rankings, _chosen(reply), self._machine.drafting_ms(len(decoding))
 
-    def _request(self, offers: Sequence[Template], size: TurnSize) -> BuildRequest:
-        num, arm = len(offers), self._arm
-        parents = np.concatenate([offer.parents for offer in offers])
+    def _request(self, rankings: Sequence[Template], size: StepSize) -> BuildRequest:
+        num, arm = len(rankings), self._arm
+        parents = np.concatenate([ranking.parents for ranking in rankings])
         return BuildRequest(
-            num_nodes=np.array([len(offer.parents) - 1 for offer in offers], np.int32),
+            num_nodes=np.array([len(ranking.parents) - 1 for ranking in rankings], np.int32),
             parents=parents,
-            log_probs=np.concatenate([offer.log_probs for offer in offers]),
+            log_probs=np.concatenate([ranking.log_probs for ranking in rankings]),
             entropies=np.zeros(len(parents), np.float32),
             policies=np.full(num, arm.policy, np.int32),
             node_budgets=np.full(num, arm.node_budget, np.int32),

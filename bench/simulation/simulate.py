@@ -94,8 +94,8 @@ def _machines(arguments: argparse.Namespace) -> dict[str, Machine]:
     """A drafter of a quarter of a plain step on accelerators; on a profile, what it measured."""
     machines: dict[str, Machine] = {}
     for name in arguments.machines:
-        is_staircase = name.endswith("-stairs")
-        cost = roofline(ACCELERATORS[name.removesuffix("-stairs")], LLAMA_8B, is_staircase)
+        is_step_function = name.endswith("-stairs")
+        cost = roofline(ACCELERATORS[name.removesuffix("-stairs")], LLAMA_8B, is_step_function)
         machines[name] = Machine(cost, 1.5, 0.02, 0.8)
     if arguments.profile:
         profile = Profile.from_json(json.loads(arguments.profile.read_text(encoding="utf-8")))
@@ -118,9 +118,9 @@ def _jobs(num: int, answer_tokens: int, rate: float | None) -> list[Job]:
 def _plain_rate(machine: Machine, plan: Plan) -> float:
     """Requests a millisecond that plain decoding answers when every place is taken."""
     num = plan.open_streams
-    turn_ms = float(machine.cost.predict_ms(np.array([num]), num)[0]) + machine.other_ms
+    step_ms = float(machine.cost.predict_ms(np.array([num]), num)[0]) + machine.overhead_ms
     prompt_ms = float(machine.cost.predict_ms(np.array([_PROMPT_TOKENS]), num)[0])
-    return num / (plan.answer_tokens * turn_ms + num * prompt_ms)
+    return num / (plan.answer_tokens * step_ms + num * prompt_ms)
 
 
 def _closed_record(machine: str, streams: int, arm: Arm, run: Run) -> Record:

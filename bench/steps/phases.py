@@ -1,9 +1,9 @@
 """Where the time of an int8 step goes, phase by phase, as it runs on its team of workers.
 
-The decoder hands one compiled function to its team, in which workers meet between phases. Here the
-team runs a variant of that function, compiled from its own source, in which the first worker looks
-at the clock wherever all have met; nothing else is changed. A phase is named after the function
-that computes it, a linear after its weights.
+The decoder hands one compiled function to its threads, which wait at a barrier between phases.
+Here the threads run a variant of that function, compiled from its own source, in which the first
+worker reads the clock at every barrier; nothing else is changed. A phase is named after the
+function that computes it, a linear after its weights.
 """
 
 import ast
@@ -22,7 +22,7 @@ from numba import njit, types
 from bench.harness.benchmark import Record
 from bench.steps.cases import Case, StepTimer
 from canopy.config import TargetConfig
-from canopy_kernels.cpu.threads import WorkerTeam, meet
+from canopy_kernels.cpu.threads import WorkerThreads, barrier
 
 PHASE_CASES = (Case(1, 1), Case(1, 8), Case(1, 17), Case(32, 1))
 _MOST_TICKS = 1 << 14
@@ -30,26 +30,26 @@ _MONOTONIC = 1  # CLOCK_MONOTONIC of Linux
 _GROUPS = {
     "head": ("head",),
     "linears": ("qkv", "output", "gate_up", "down"),
-    "attention": ("attend_share",),
+    "attention": ("attend_partition",),
     "rope, cache write": ("place_heads",),
 }
 _LINEARS = (*_GROUPS["head"], *_GROUPS["linears"])
-_REST = "norms, gate, quantising"
+_REST = "norms, gate, quantizing"
 
 _clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.intp))
 
 
 @njit(cache=True, nogil=True)
-def tick(clock, phase, place):  # type: ignore[no-untyped-def]
+def tick(clock, phase, context):  # type: ignore[no-untyped-def]
     """Note the time at the end of a phase; clock: int64 [n, 3], its row 0 counts the others."""
-    if place.worker == 0 and clock[0, 0] + 1 < len(clock):
+    if context.worker == 0 and clock[0, 0] + 1 < len(clock):
         clock[0, 0] += 1
         row = clock[clock[0, 0]]
         row[0] = phase
         _clock_gettime(_MONOTONIC, row[1:].ctypes.data)
 
 
-class TimedTeam(WorkerTeam):
+class TimedTeam(WorkerThreads):
     """A team that knows afterwards how long each phase of its last run took."""
 
     def __init__(self, num_workers: int) -> None:
@@ -75,7 +75,7 @@ class TimedTeam(WorkerTeam):
 
 @cache
 def with_ticks(function: Any) -> tuple[Callable[..., None], list[str]]:
-    """The variant of a compiled function that ticks, `clock` before `place` in its arguments;
+    """The variant of a compiled function that ticks, `clock` before `context` in its arguments;
     and the names of its phases by number."""
     source = textwrap.dedent(inspect.getsource(function.py_func))
     tree = ast.parse(source)
@@ -85,24 +85,24 @@ def with_ticks(function: Any) -> tuple[Callable[..., None], list[str]]:
     definition.args.args.insert(-1, ast.arg("clock"))
     names = ["start"]
     definition.body = [*_ticking(0), *_ticked(definition.body, names)]
-    namespace = {**function.py_func.__globals__, "_tick": tick, "_meet": meet}
+    namespace = {**function.py_func.__globals__, "_tick": tick, "_barrier": barrier}
     exec(compile(ast.fix_missing_locations(tree), "<timed>", "exec"), namespace)
     return njit(nogil=True, error_model="numpy")(namespace[definition.name]), names
 
 
 def _ticking(phase: int) -> list[ast.stmt]:
-    return ast.parse(f"_meet(place)\n_tick(clock, {phase}, place)").body
+    return ast.parse(f"_barrier(context)\n_tick(clock, {phase}, context)").body
 
 
 def _ticked(body: Sequence[ast.stmt], names: list[str]) -> list[ast.stmt]:
-    """The statements with a tick wherever workers meet, and at the end."""
+    """The statements with a tick wherever workers wait for each other, and at the end."""
     ticked: list[ast.stmt] = []
     pending: list[ast.stmt] = []
     for statement in body:
         if isinstance(statement, ast.For):
             statement.body = _ticked(statement.body, names)
             ticked.append(statement)
-        elif _is_meeting(statement):
+        elif _is_barrier(statement):
             names.append(_phase_name(pending))
             ticked += [*pending, *_ticking(len(names) - 1)]
             pending = []
@@ -114,8 +114,8 @@ def _ticked(body: Sequence[ast.stmt], names: list[str]) -> list[ast.stmt]:
     return ticked
 
 
-def _is_meeting(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Expr) and ast.unparse(statement) == "meet(place)"
+def _is_barrier(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and ast.unparse(statement) == "barrier(context)"
 
 
 def _phase_name(statements: Sequence[ast.stmt]) -> str:
@@ -138,7 +138,7 @@ def timed_steps(target: TargetConfig, cases: Sequence[Case]) -> tuple[StepTimer,
         teams.append(TimedTeam(num_workers))
         return teams[-1]
 
-    with patch("canopy.models.int8.decoder.WorkerTeam", team):
+    with patch("canopy.models.int8.decoder.WorkerThreads", team):
         timer = StepTimer.of_target(target, cases)
     return timer, teams[-1]
 

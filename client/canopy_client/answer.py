@@ -72,7 +72,7 @@ def cut_short() -> ServerFailure:
     return ServerFailure("the stream ended before the answer did")
 
 
-class NothingCame(Exception):
+class RetryableUnavailable(Exception):
     """The server was unavailable before it sent anything: the request may be sent again."""
 
     def __init__(self, reason: Unavailable) -> None:

@@ -5,7 +5,7 @@ import json
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from typing import Any
 
-from canopy_client.request import Request, control, fitted
+from canopy_client.request import Request, control, supported_by
 from canopy_client.transports.base import (
     CONTROL_TIMEOUT_S,
     GIVE_UP_S,
@@ -32,7 +32,7 @@ class AsyncSession:
 
     async def chunks(self, request: Request, timeout_s: float) -> AsyncIterator[Chunk]:
         """Send one request, fitted to what the model takes. Raises a ClientError."""
-        fitting = fitted(request, await self.model_info())
+        fitting = supported_by(request, await self.model_info())
         async for chunk in self.transport.stream(fitting, timeout_s):
             yield chunk
 

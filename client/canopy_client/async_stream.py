@@ -6,7 +6,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from canopy_client.answer import Answer, NothingCame
+from canopy_client.answer import Answer, RetryableUnavailable
 from canopy_client.async_session import AsyncSession
 from canopy_client.errors import Cancelled, ClientError, ServerFailure, TimedOut, Unavailable
 from canopy_client.request import Request
@@ -81,10 +81,10 @@ class AsyncTextStream:
             for wait_s in self._retry.waits():
                 try:
                     return await self._attempt()
-                except NothingCame:
+                except RetryableUnavailable:
                     await asyncio.sleep(wait_s)
             await self._attempt()
-        except NothingCame as failure:
+        except RetryableUnavailable as failure:
             self._events.put_nowait(failure.reason)
         except ClientError as error:
             self._events.put_nowait(error)
@@ -95,7 +95,7 @@ class AsyncTextStream:
             self._events.put_nowait(ServerFailure(f"the answer could not be read: {error!r}"))
 
     async def _attempt(self) -> None:
-        """One call to its end. Raises NothingCame where it may be tried again.
+        """One call to its end. Raises RetryableUnavailable where it may be tried again.
 
         The deadline is kept by the reader, who gives the request up properly; the transport's own
         only bounds how long that may take.
@@ -109,7 +109,7 @@ class AsyncTextStream:
         except Unavailable as error:
             if has_begun:
                 raise
-            raise NothingCame(error) from error
+            raise RetryableUnavailable(error) from error
 
     async def __aenter__(self) -> Self:
         return self

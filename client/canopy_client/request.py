@@ -10,7 +10,12 @@ from canopy_client.errors import InvalidRequest
 from canopy_client.types import Messages, ModelInfo
 
 MODEL = "canopy"
-_WISHES = ("stream", "return_finish_reason", "return_num_input_tokens", "return_num_output_tokens")
+_OPTIONAL_INPUTS = (
+    "stream",
+    "return_finish_reason",
+    "return_num_input_tokens",
+    "return_num_output_tokens",
+)
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ def generation(
         inputs["messages"] = json.dumps(list(messages))
     if options:
         inputs["sampling_parameters"] = json.dumps(dict(options))
-    return Request(model, inputs | dict.fromkeys(_WISHES, True))
+    return Request(model, inputs | dict.fromkeys(_OPTIONAL_INPUTS, True))
 
 
 def control(model: str, operation: Mapping[str, Any]) -> Request:
@@ -48,13 +53,13 @@ def control(model: str, operation: Mapping[str, Any]) -> Request:
     return Request(model, {"control": json.dumps(dict(operation))})
 
 
-def fitted(request: Request, model: ModelInfo) -> Request:
+def supported_by(request: Request, model: ModelInfo) -> Request:
     """The request without what it merely wishes for and the model does not take.
 
     Raises InvalidRequest when the model does not take what the request is about.
     """
     missing = set(request.inputs) - set(model.inputs)
-    needed = missing - set(_WISHES)
+    needed = missing - set(_OPTIONAL_INPUTS)
     if needed:
         raise InvalidRequest(f"the model {model.name} takes no {', '.join(sorted(needed))}")
     kept = {name: value for name, value in request.inputs.items() if name not in missing}

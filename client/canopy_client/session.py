@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from canopy_client.request import Request, control, fitted
+from canopy_client.request import Request, control, supported_by
 from canopy_client.transports.base import GIVE_UP_S, Call, Connection
 from canopy_client.transports.factory import open_transport
 from canopy_client.types import ModelInfo
@@ -27,7 +27,7 @@ class Session:
 
     def open_call(self, request: Request, timeout_s: float) -> Call:
         """Send one request, fitted to what the model takes. Raises a ClientError."""
-        return self.transport.stream(fitted(request, self.model_info()), timeout_s)
+        return self.transport.stream(supported_by(request, self.model_info()), timeout_s)
 
     def cancel(self, request_id: str) -> bool:
         """Tell the service to give a request up; whether it takes such messages.

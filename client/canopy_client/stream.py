@@ -8,7 +8,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from canopy_client.answer import Answer, NothingCame
+from canopy_client.answer import Answer, RetryableUnavailable
 from canopy_client.errors import Cancelled, ClientError, ServerFailure, TimedOut, Unavailable
 from canopy_client.request import Request
 from canopy_client.session import Session
@@ -87,11 +87,11 @@ class TextStream:
             for wait_s in self._retry.waits():
                 try:
                     return self._attempt()
-                except NothingCame as failure:
+                except RetryableUnavailable as failure:
                     if self._is_cancelled.wait(wait_s):
                         raise Cancelled("by this client") from failure
             self._attempt()
-        except NothingCame as failure:
+        except RetryableUnavailable as failure:
             self._events.put(failure.reason)
         except ClientError as error:
             self._events.put(error)
@@ -99,7 +99,7 @@ class TextStream:
             self._events.put(ServerFailure(f"the answer could not be read: {error!r}"))
 
     def _attempt(self) -> None:
-        """One call to its end. Raises NothingCame where it may be tried again.
+        """One call to its end. Raises RetryableUnavailable where it may be tried again.
 
         The deadline is kept by the reader, who gives the request up properly; the transport's own
         only bounds how long that may take.
@@ -114,7 +114,7 @@ class TextStream:
         except Unavailable as error:
             if has_begun:
                 raise
-            raise NothingCame(error) from error
+            raise RetryableUnavailable(error) from error
 
     def __enter__(self) -> Self:
         return self

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from canopy_client import AsyncTextStream, Chunk, ClientError, Completion
 from canopy_client.answer import joined
-from canopy_gateway.errors import Refusal
+from canopy_gateway.errors import APIError
 
 
 class Admission:
@@ -22,7 +22,7 @@ class Admission:
         self._num_running: Counter[str] = Counter()  # by API key
 
     def enter(self, count: int, key: str) -> Callable[[], None]:
-        """Take `count` places; the result gives them back. Raises Refusal (429)."""
+        """Take `count` places; the result gives them back. Raises APIError (429)."""
         self._check(self._num_running.total(), count, self._limit, "")
         self._check(self._num_running[key], count, self._limit_per_key, " for this API key")
         self._num_running[key] += count
@@ -34,7 +34,7 @@ class Admission:
 
     def _check(self, num_running: int, count: int, limit: int, scope: str) -> None:
         if num_running + count > limit:
-            raise Refusal(
+            raise APIError(
                 429,
                 f"{num_running} answers are under way{scope}, at most {limit} at once: retry later",
                 "too_many_requests",

@@ -11,12 +11,12 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
 from canopy_client import ClientError
-from canopy_gateway.errors import Refusal, refusal_of
-from canopy_gateway.handlers import Completer, connect
+from canopy_gateway.errors import APIError, api_error_of
+from canopy_gateway.handlers import CompletionHandler, connect
 from canopy_gateway.health import HealthCheck
 from canopy_gateway.json_text import JsonResponse
 from canopy_gateway.page import add_page
-from canopy_gateway.request_guard import Door
+from canopy_gateway.request_guard import RequestGuard
 from canopy_gateway.responses import model_card
 from canopy_gateway.schema import ChatRequest, CompletionRequest
 from canopy_gateway.settings import GatewaySettings
@@ -30,7 +30,7 @@ def create_app(settings: GatewaySettings) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with connect(settings) as client:
-            app.state.completer = Completer(client, settings)
+            app.state.completer = CompletionHandler(client, settings)
             app.state.health = HealthCheck(client, settings)
             yield
 
@@ -43,7 +43,7 @@ def create_app(settings: GatewaySettings) -> FastAPI:
     _add_routes(app, settings)
     add_page(app)
     _add_error_handlers(app, settings)
-    app.add_middleware(Door, settings=settings)
+    app.add_middleware(RequestGuard, settings=settings)
     if settings.allowed_origins:  # outside the door: a preflight carries no key
         app.add_middleware(
             CORSMiddleware,
@@ -75,7 +75,7 @@ def _add_routes(app: FastAPI, settings: GatewaySettings) -> None:
     @app.api_route("/v1/models/{name:path}", methods=_READ)
     async def model(name: str) -> Response:
         if name not in settings.names:
-            raise Refusal(404, f"there is no model {name[:80]!r}", "model_not_found", "model")
+            raise APIError(404, f"there is no model {name[:80]!r}", "model_not_found", "model")
         return JsonResponse(model_card(name, started, await app.state.completer.describe()))
 
     @app.api_route("/health", methods=_READ)
@@ -87,48 +87,50 @@ def _add_routes(app: FastAPI, settings: GatewaySettings) -> None:
 
 
 def _add_error_handlers(app: FastAPI, settings: GatewaySettings) -> None:
-    def translated(
-        translate: Callable[[Exception], Refusal],
+    def to_client_error(
+        translate: Callable[[Exception], APIError],
     ) -> Callable[[Request, Exception], Awaitable[Response]]:
         async def handle(request: Request, error: Exception) -> Response:
             return translate(error).response()
 
         return handle
 
-    def of_client(error: Exception) -> Refusal:
+    def of_client(error: Exception) -> APIError:
         assert isinstance(error, ClientError)
-        return refusal_of(error, settings.retry_after_s)
+        return api_error_of(error, settings.retry_after_s)
 
-    app.add_exception_handler(Refusal, translated(lambda e: e))  # type: ignore[arg-type,return-value]
-    app.add_exception_handler(ClientError, translated(of_client))
-    app.add_exception_handler(RequestValidationError, translated(_of_validation))
-    app.add_exception_handler(HTTPException, translated(_of_http))
-    app.add_exception_handler(Exception, translated(_of_anything))
+    app.add_exception_handler(APIError, to_client_error(lambda e: e))  # type: ignore[arg-type,return-value]
+    app.add_exception_handler(ClientError, to_client_error(of_client))
+    app.add_exception_handler(RequestValidationError, to_client_error(_of_validation))
+    app.add_exception_handler(HTTPException, to_client_error(_of_http))
+    app.add_exception_handler(Exception, to_client_error(_of_anything))
 
 
-def _of_validation(error: Exception) -> Refusal:
+def _of_validation(error: Exception) -> APIError:
     """The first fault, in words; OpenAI answers 400 and not 422."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     if first["type"] == "json_invalid":
-        return Refusal(400, f"the body is not valid JSON: {first['ctx']['error']}", "invalid_json")
+        return APIError(400, f"the body is not valid JSON: {first['ctx']['error']}", "invalid_json")
     place = ".".join(str(part) for part in first["loc"][1:])
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":
         message = "unknown field"
     if first["type"] == "unsupported":
         field = first["ctx"]["field"]
-        return Refusal(400, message, "unsupported", f"{place}.{field}" if place else field)
-    return Refusal(400, f"{place}: {message}" if place else message, "invalid_field", place or None)
+        return APIError(400, message, "unsupported", f"{place}.{field}" if place else field)
+    return APIError(
+        400, f"{place}: {message}" if place else message, "invalid_field", place or None
+    )
 
 
-def _of_http(error: Exception) -> Refusal:
+def _of_http(error: Exception) -> APIError:
     """No such path, or not this method."""
     assert isinstance(error, HTTPException)
     headers = dict(error.headers) if error.headers else None
-    return Refusal(error.status_code, str(error.detail), headers=headers)
+    return APIError(error.status_code, str(error.detail), headers=headers)
 
 
-def _of_anything(error: Exception) -> Refusal:
+def _of_anything(error: Exception) -> APIError:
     """A fault of the gateway: its text may hold what is none of the client's business."""
-    return Refusal(500, "the gateway failed", "internal")
+    return APIError(500, "the gateway failed", "internal")

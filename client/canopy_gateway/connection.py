@@ -13,7 +13,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from canopy_gateway.errors import Refusal
+from canopy_gateway.errors import APIError
 from canopy_gateway.settings import GatewaySettings
 
 MAX_HEAD_BYTES = 64 << 10
@@ -39,7 +39,7 @@ class LimitedConnection(HttpToolsProtocol):
         self._write_timer: asyncio.TimerHandle | None = None
         self._reads_head = True
         self._num_head_bytes = 0
-        self._refusal = Refusal(400, "this is no valid HTTP request", "invalid_http")
+        self._refusal = APIError(400, "this is no valid HTTP request", "invalid_http")
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Refuse at once what is one connection too many."""
@@ -48,7 +48,7 @@ class LimitedConnection(HttpToolsProtocol):
         own = transport.get_extra_info("socket")
         own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         if len(self.connections) > self._settings.max_connections:
-            self._refuse(Refusal(503, "too many connections: retry later", "unavailable"))
+            self._refuse(APIError(503, "too many connections: retry later", "unavailable"))
         else:
             self._await_head()
 
@@ -76,14 +76,14 @@ class LimitedConnection(HttpToolsProtocol):
         self._await_head()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header. Raises Refusal, which ends in `send_400_response`."""
+        """One header. Raises APIError, which ends in `send_400_response`."""
         super().on_header(name, value)
         if len(self.headers) > MAX_HEADERS or self._num_head_bytes > MAX_HEAD_BYTES:
             self._refusal = _TOO_LARGE
             raise self._refusal
 
     def on_headers_complete(self) -> None:
-        """The request can begin. Raises Refusal, which ends in `send_400_response`."""
+        """The request can begin. Raises APIError, which ends in `send_400_response`."""
         self._end_head_wait()
         self._reads_head, self._num_head_bytes = False, 0
         num_hosts = sum(name == b"host" for name, _ in self.headers)
@@ -133,11 +133,11 @@ class LimitedConnection(HttpToolsProtocol):
         if self._is_answering:  # a request behind the one that is answered has time
             self._await_head()
         elif self._num_head_bytes:
-            self._refuse(Refusal(408, "the request did not arrive in time", "timeout"))
+            self._refuse(APIError(408, "the request did not arrive in time", "timeout"))
         else:
             self.transport.close()
 
-    def _refuse(self, refusal: Refusal) -> None:
+    def _refuse(self, refusal: APIError) -> None:
         """Answer and close; where an answer is under way, it is cut off."""
         if not self.transport.is_closing() and not self._is_answering:
             response = refusal.response()
@@ -147,6 +147,6 @@ class LimitedConnection(HttpToolsProtocol):
         self.transport.close()
 
 
-_TOO_LARGE = Refusal(
+_TOO_LARGE = APIError(
     431, f"more than {MAX_HEADERS} headers or {MAX_HEAD_BYTES} bytes of them", "head_too_large"
 )

@@ -14,7 +14,7 @@ from canopy_client import (
 from canopy_gateway.json_text import JsonResponse
 
 
-class Refusal(Exception):
+class APIError(Exception):
     """A request that is answered with an error.
 
     `code` is for programs, `param` names the field at fault.
@@ -48,20 +48,20 @@ class Refusal(Exception):
         return JsonResponse(self.body, self.status, self.headers)
 
 
-def refusal_of(error: ClientError, retry_after_s: int) -> Refusal:
+def api_error_of(error: ClientError, retry_after_s: int) -> APIError:
     """What the client hears of an error of the server behind."""
     text = str(error)
     if isinstance(error, UnknownModel):
-        return Refusal(503, f"the server behind does not have the model: {text}", "no_model")
+        return APIError(503, f"the server behind does not have the model: {text}", "no_model")
     if isinstance(error, ContextLengthExceeded):
-        return Refusal(400, text, "context_length_exceeded")
+        return APIError(400, text, "context_length_exceeded")
     if isinstance(error, InvalidRequest):
-        return Refusal(400, text, "invalid_argument")
+        return APIError(400, text, "invalid_argument")
     if isinstance(error, Unavailable):
         headers = {"Retry-After": str(retry_after_s)}
-        return Refusal(503, text, "unavailable", headers=headers)
+        return APIError(503, text, "unavailable", headers=headers)
     if isinstance(error, TimedOut):
-        return Refusal(504, text, "timeout")
+        return APIError(504, text, "timeout")
     if isinstance(error, Cancelled):
-        return Refusal(504, f"the answer was given up: {text}", "cancelled")
-    return Refusal(500, text, "internal")
+        return APIError(504, f"the answer was given up: {text}", "cancelled")
+    return APIError(500, text, "internal")

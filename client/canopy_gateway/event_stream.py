@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from canopy_client import ClientError
 from canopy_gateway.answers import Answers, Piece
-from canopy_gateway.errors import refusal_of
+from canopy_gateway.errors import api_error_of
 from canopy_gateway.json_text import encode
 from canopy_gateway.responses import Head, Shape, usage_of
 
@@ -68,7 +68,7 @@ class EventStream(Response):
             yield DONE
         except ClientError as error:
             logging.getLogger(__name__).warning("an answer broke off: %s", error)
-            yield _data(refusal_of(error, 1).body)
+            yield _data(api_error_of(error, 1).body)
 
     def _event(self, piece: Piece) -> bytes:
         is_first = piece.index not in self._begun

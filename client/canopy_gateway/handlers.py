@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from canopy_client import NO_RETRY, AsyncClient, AsyncTextStream, ClientError
 from canopy_gateway.answers import Admission, Answers, choice_seed
-from canopy_gateway.errors import Refusal
+from canopy_gateway.errors import APIError
 from canopy_gateway.event_stream import EventStream
 from canopy_gateway.json_text import JsonResponse
 from canopy_gateway.responses import ChatShape, CompletionShape, Head, Shape, usage_of
@@ -31,7 +31,7 @@ def connect(settings: GatewaySettings) -> AsyncClient:
     )
 
 
-class Completer:
+class CompletionHandler:
     """Answers chats and completions."""
 
     def __init__(self, client: AsyncClient, settings: GatewaySettings) -> None:
@@ -51,14 +51,14 @@ class Completer:
             return {}
 
     async def chat(self, request: ChatRequest, api_key: str) -> Response:
-        """Raises Refusal and ClientError."""
+        """Raises APIError and ClientError."""
         messages = [message.for_server() for message in request.messages]
         self._check_size(sum(len(m["content"].encode()) for m in messages), "messages")
         start = partial(self._client.stream_chat, messages)
         return await self._answer(request, [start], ChatShape(), api_key)
 
     async def complete(self, request: CompletionRequest, api_key: str) -> Response:
-        """Raises Refusal and ClientError."""
+        """Raises APIError and ClientError."""
         self._check_size(sum(len(prompt.encode()) for prompt in request.prompt), "prompt")
         starts = [partial(self._client.stream, prompt) for prompt in request.prompt]
         return await self._answer(request, starts, CompletionShape(), api_key)
@@ -99,7 +99,7 @@ class Completer:
         count = len(starts) * request.n
         if count > self._settings.max_choices:
             limit = self._settings.max_choices
-            raise Refusal(400, f"{count} answers were asked for, at most {limit} are", param="n")
+            raise APIError(400, f"{count} answers were asked for, at most {limit} are", param="n")
         options: dict[str, Any] = {**request.options()}
         choices: list[Start] = []
         for start in starts:
@@ -113,10 +113,10 @@ class Completer:
         if name not in self._settings.names:
             known = ", ".join(self._settings.names)
             message = f"there is no model {name[:80]!r}: known are {known}"
-            raise Refusal(404, message, "model_not_found", "model")
+            raise APIError(404, message, "model_not_found", "model")
 
     def _check_size(self, size: int, name: str) -> None:
         limit = self._settings.max_prompt_bytes
         if size > limit:
             message = f"{name}: {size} bytes of text, at most {limit} are accepted"
-            raise Refusal(400, message, "prompt_too_large", name)
+            raise APIError(400, message, "prompt_too_large", name)

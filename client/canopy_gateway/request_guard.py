@@ -11,13 +11,13 @@ from contextlib import suppress
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from canopy_gateway.errors import Refusal
+from canopy_gateway.errors import APIError
 from canopy_gateway.settings import GatewaySettings
 
 _CLOSE = {"Connection": "close"}  # what was not read must not be taken for the next request
 
 
-class Door:
+class RequestGuard:
     """ASGI middleware around the whole application."""
 
     def __init__(self, app: ASGIApp, settings: GatewaySettings) -> None:
@@ -38,14 +38,14 @@ class Door:
             if has_body:
                 _check_media_type(headers)
                 body = await self._read_body(headers, receive)
-        except Refusal as refusal:
+        except APIError as refusal:
             return await refusal.response()(scope, receive, send)
         except _Gone:
             return None
         await _run_while_connected(self._app, scope, body, receive, send)
 
     def _key_of(self, scope: Scope, headers: Headers) -> str:
-        """The key that the client sent, "" where none is asked for. Raises Refusal (401)."""
+        """The key that the client sent, "" where none is asked for. Raises APIError (401)."""
         is_public = not scope["path"].startswith("/v1/") or scope["method"] == "OPTIONS"
         if is_public or not self._keys:
             return ""
@@ -54,7 +54,7 @@ class Door:
         # Every key is compared, in constant time: timing tells nothing about any of them.
         matches = [hmac.compare_digest(key.encode("latin-1"), known) for known in self._keys]
         if scheme.lower() != "bearer" or not any(matches):
-            raise Refusal(
+            raise APIError(
                 401, "send a valid API key as `Authorization: Bearer KEY`", "invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"} | _CLOSE,
             )  # fmt: skip
@@ -68,7 +68,7 @@ class Door:
             async with asyncio.timeout(self._settings.body_timeout_s):
                 return await self._read_all(receive)
         except TimeoutError:
-            raise Refusal(408, "the request did not arrive in time", headers=_CLOSE) from None
+            raise APIError(408, "the request did not arrive in time", headers=_CLOSE) from None
 
     async def _read_all(self, receive: Receive) -> bytes:
         parts: list[bytes] = []
@@ -86,7 +86,7 @@ class Door:
     def _check_size(self, size: int) -> None:
         limit = self._settings.max_body_bytes
         if size > limit:
-            raise Refusal(
+            raise APIError(
                 413, f"the body is larger than {limit} bytes", "body_too_large", headers=_CLOSE
             )
 
@@ -98,7 +98,7 @@ class _Gone(Exception):
 def _check_media_type(headers: Headers) -> None:
     media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json":
-        raise Refusal(
+        raise APIError(
             415, "send JSON, as `Content-Type: application/json`", "not_json", headers=_CLOSE
         )
 

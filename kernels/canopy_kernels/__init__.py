@@ -1,5 +1,5 @@
 """Ops of the round: per op one file with its reference, its kernel, its launcher and CPU path."""
 
-from canopy_kernels.cpu.numba_cache import keep_by_sources
+from canopy_kernels.cpu.numba_cache import configure_cache
 
-keep_by_sources()
+configure_cache()

@@ -18,7 +18,7 @@ ALIGNMENT = 16  # bytes
 Name = TypeVar("Name", bound=Hashable)
 
 
-def send(arrays: Mapping[Name, np.ndarray], device: str) -> dict[Name, torch.Tensor]:
+def copy_packed(arrays: Mapping[Name, np.ndarray], device: str) -> dict[Name, torch.Tensor]:
     """The same arrays on a device, views of one buffer there."""
     buffer = packed(arrays.values(), device).to(device, non_blocking=True)
     return dict(zip(arrays, views(buffer, arrays.values()), strict=True))

@@ -12,6 +12,7 @@ from typing import Any, get_type_hints
 
 from canopy.cpus import usable_cpus
 from canopy.errors import InvalidDeployment
+from canopy.sampling import Acceptance, PolicyName
 
 DEPLOYMENT_VARIABLE = "CANOPY_DEPLOYMENT"
 
@@ -19,17 +20,8 @@ DTYPES = ("float32", "bfloat16", "int8")
 DEVICES = ("cpu", "cuda")
 SOURCES = ("none", "lookup", "autoregressive", "block", "markov", "all")
 NEURAL_SOURCES = ("block", "markov", "all")  # a block drafter, which reads the target's features
-POLICIES = (
-    "chain",
-    "uniform",
-    "threshold",
-    "topn",
-    "entropy",
-    "static_optimal",
-    "survival",
-    "priced",
-)
-ACCEPTANCE_MODES = ("greedy", "coupled", "rejection", "traversal", "target_only")
+POLICIES = tuple(name.name.lower() for name in PolicyName if name is not PolicyName.OFF)
+ACCEPTANCE_MODES = tuple(mode.name.lower() for mode in Acceptance)
 DEFAULT_MODEL = "smollm2-135m-instruct"
 DEFAULT_DRAFTER = "default"  # what comes with Canopy for the source, made for the default model
 DEFAULT_NGRAMS = "default"  # the store that comes with Canopy, where the vocabulary is its own
@@ -55,7 +47,7 @@ class TargetConfig:
     device: str = "cpu"
     num_threads: int = 0  # 0: all CPUs that affinity and quota allow
     max_graph_rows: int = 256  # cuda: rows of a step up to which it replays a CUDA graph; 0: never
-    shape_invariant: bool = False  # cuda: logits of a node are the same in any tree and batch
+    batch_invariant: bool = False  # cuda: logits of a node are the same in any tree and batch
     tensor_parallel_size: int = 1  # ranks that share the weights and the cache
     rendezvous: str = ""  # host:port where `canopy worker`s join; "": ranks on this machine
     worker_timeout_s: float = 60.0  # a rank that is silent for so long hangs
@@ -73,8 +65,8 @@ class TargetConfig:
             f"target.max_graph_rows must be in 0..{MAX_GRAPH_ROWS}",
         )
         _require(
-            not self.shape_invariant or (self.device != "cpu" and self.tensor_parallel_size == 1),
-            'target.shape_invariant is for one rank on a GPU; on the CPU dtype = "int8" is so',
+            not self.batch_invariant or (self.device != "cpu" and self.tensor_parallel_size == 1),
+            'target.batch_invariant is for one rank on a GPU; on the CPU dtype = "int8" is so',
         )
         self._check_ranks()
 
@@ -123,7 +115,7 @@ class DrafterConfig:
         _require(1 <= self.min_match <= self.max_match, "drafter.min_match must be in 1..max_match")
         _require(self.num_candidates >= 1, "drafter.num_candidates must be at least 1")
         _require(
-            (self.source == "autoregressive" or self.reads_features) == bool(self.model),
+            (self.source == "autoregressive" or self.reads_hidden_states) == bool(self.model),
             'drafter.model is the folder of the drafter of the sources "autoregressive", "block", '
             '"markov" and "all", and of no other',
         )
@@ -134,7 +126,7 @@ class DrafterConfig:
         return self.num_threads or usable_cpus()
 
     @property
-    def reads_features(self) -> bool:
+    def reads_hidden_states(self) -> bool:
         return self.source in NEURAL_SOURCES
 
 
@@ -152,7 +144,7 @@ class TreeConfig:
     entropy_stop_bits: float = 2.5  # no child from here on; two or three in between
     entropy_max_nodes: int = 48
     survival_threshold: float = 0.1  # policy survival: least survival of a node, the fixed price
-    hold_turns: int = 8  # turns that a price stands while the load does; 1: every turn asks anew
+    price_ttl_steps: int = 8  # steps for which a price is reused under the same load; 1: never
     profile: str = ""  # what `canopy profile` wrote; "": where it writes unless told otherwise
     profile_seconds: float = 40.0  # `canopy serve` measures so long if it does not fit; 0: never
     acceptance: str = "coupled"  # the mode for temperature > 0; temperature 0 is always greedy
@@ -164,7 +156,7 @@ class TreeConfig:
         _require(0 <= self.node_budget <= 256, "tree.node_budget must be in 0..256")
         _require(1 <= self.max_depth <= 64, "tree.max_depth must be in 1..64")
         _require(1 <= self.max_branch <= 64, "tree.max_branch must be in 1..64")
-        for name in ("uniform_branch", "hold_turns", "entropy_max_nodes"):
+        for name in ("uniform_branch", "price_ttl_steps", "entropy_max_nodes"):
             _require(getattr(self, name) >= 1, f"tree.{name} must be at least 1")
         for name in ("threshold", "survival_threshold"):
             _require(0.0 < getattr(self, name) < 1.0, f"tree.{name} must lie between 0 and 1")
@@ -199,10 +191,10 @@ class CacheConfig:
 class LimitsConfig:
     """What a deployment accepts; beyond it a request is refused, never dropped."""
 
-    max_running: int = 32  # sequences served in one turn
+    max_running: int = 32  # sequences served in one step
     max_waiting: int = 256  # accepted requests that wait for a place; one more is "unavailable"
     max_context_length: int = 0  # tokens of prompt and answer; 0: what the model allows
-    max_step_tokens: int = 512  # prompt tokens computed in one turn, over all sequences
+    max_step_tokens: int = 512  # prompt tokens computed in one step, over all sequences
     default_max_tokens: int = 256  # of a prompt that is continued as it stands
     default_chat_max_tokens: int = 0  # of a chat's answer; 0: to the end of the context
     max_prompt_bytes: int = 1 << 20

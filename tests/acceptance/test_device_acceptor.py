@@ -34,7 +34,7 @@ def candidates_of(case: Case, laws: list[SamplingParams], num_emitted: int = 0) 
 
 
 def both(case: Case, candidates: list[Candidate]) -> tuple[list, list]:
-    """Verdicts of the CPU path and of the kernels."""
+    """VerificationResults of the CPU path and of the kernels."""
     logits = torch.from_numpy(np.concatenate(case.logits))
     expected = HostAcceptor().accept(candidates, logits)
     return expected, DeviceAcceptor().accept(candidates, to_device(logits.numpy().copy()))
@@ -46,7 +46,7 @@ def test_every_mode_decides_as_on_the_cpu(acceptance):
     laws = [replace(law, acceptance=acceptance) for law in LAWS]
     expected, given = both(case, candidates_of(case, laws, num_emitted=1))
     assert given == expected
-    assert sum(len(verdict.path) for verdict in expected) > 0
+    assert sum(len(result.path) for result in expected) > 0
 
 
 def test_a_step_may_mix_all_modes_and_filters():
@@ -55,7 +55,7 @@ def test_a_step_may_mix_all_modes_and_filters():
     laws.append(replace(PLAIN, temperature=0.0, acceptance=Acceptance.TRAVERSAL))
     expected, given = both(case, candidates_of(case, laws))
     assert given == expected
-    assert len({len(verdict.path) for verdict in expected}) > 2
+    assert len({len(result.path) for result in expected}) > 2
 
 
 @pytest.mark.parametrize("acceptance", [Acceptance.COUPLED, Acceptance.REJECTION])
@@ -93,8 +93,8 @@ def test_stop_tokens_are_ruled_out_by_depth():
     logits = np.tile(np.array([[0.0, 9.0, 5.0]], np.float32), (3, 1))
     params = SamplingParams(temperature=0.0, min_tokens=3, stop_token_ids=(1,))
     candidate = Candidate(tree, [ProposalRow.empty()] * 3, params, 10, num_emitted=1)
-    [verdict] = DeviceAcceptor().accept([candidate], to_device(logits))
-    assert (verdict.path, verdict.bonus) == ([1, 2], 1)
+    [result] = DeviceAcceptor().accept([candidate], to_device(logits))
+    assert (result.path, result.bonus) == ([1, 2], 1)
 
 
 @pytest.mark.parametrize("acceptance", list(Acceptance))
@@ -104,7 +104,7 @@ def test_a_tree_without_usable_logits_fails_alone(acceptance):
     laws = [replace(PLAIN, acceptance=acceptance)]
     expected, given = both(case, candidates_of(case, laws))
     assert given == expected
-    assert [verdict is None for verdict in given] == [False, True, False]
+    assert [result is None for result in given] == [False, True, False]
 
 
 def test_nothing_is_decided_of_no_trees():

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from enumeration import outcomes
+from enumeration import enumerate_outcomes
 from exactness_check import Round, toy_conditional
 
 from canopy.acceptance.rejection import row_probs
@@ -12,8 +12,8 @@ from canopy.costs.cost_model import CostModel
 from canopy.costs.profile import Profile
 from canopy.sampling import Acceptance, PolicyName
 from canopy.tree.policies import PolicySettings, select, widths
-from canopy.tree_builder.controller import Economy, TurnLoad
-from canopy.tree_builder.selection import clear, offer_of
+from canopy.tree_builder.controller import BudgetController, StepLoad
+from canopy.tree_builder.selection import rank_nodes, select_nodes
 
 TOLERANCE = 1e-12
 SEEDS = range(3)
@@ -53,11 +53,11 @@ def drawn_tokens_own(row, children):
 
 
 def test_the_enumeration_covers_all_outcomes_once():
-    def two_dice(chance):
-        first = chance.draws(np.array([1.0, 0.0, 3.0]), 0)
-        return first, chance.accepts(0.25, 1) if first else None
+    def two_dice(random_source):
+        first = random_source.sample(np.array([1.0, 0.0, 3.0]), 0)
+        return first, random_source.bernoulli(0.25, 1) if first else None
 
-    law = dict(outcomes(two_dice))
+    law = dict(enumerate_outcomes(two_dice))
     assert law == {(0, None): 0.25, (2, False): 0.5625, (2, True): 0.1875}
 
 
@@ -101,12 +101,14 @@ class Market(Policy):
     """What the tree builder makes of a priced proposal, where the cost of a node is a stair."""
 
     is_drawn: bool = True
-    stairs = CostModel((1,), (1, 5, 6), ((1.0, 2.4, 2.4),), is_staircase=True)
+    stairs = CostModel((1,), (1, 5, 6), ((1.0, 2.4, 2.4),), is_step_function=True)
 
     def select(self, parents, log_probs, entropies):
-        economy = Economy.of_profile(Profile(cost_model=self.stairs, overhead_ms=0.0))
-        offer = offer_of(self.settings, self.is_drawn, parents, log_probs, entropies)
-        return clear([offer], replace(economy, theta=0.35), TurnLoad(1, 0, 99)).chosen[0]
+        controller = BudgetController.of_profile(Profile(cost_model=self.stairs, overhead_ms=0.0))
+        ranking = rank_nodes(self.settings, self.is_drawn, parents, log_probs, entropies)
+        return select_nodes([ranking], replace(controller, price=0.35), StepLoad(1, 0, 99)).chosen[
+            0
+        ]
 
 
 @pytest.mark.parametrize("acceptance", Acceptance)
@@ -171,12 +173,12 @@ def test_the_other_modes_allow_any_shape(shape, acceptance):
 
 
 def test_a_residual_that_keeps_the_rejected_mass_is_caught():
-    def decide_by_wrong_residual(target_weights, children, row, chance):
+    def decide_by_wrong_residual(target_weights, children, row, random_source):
         draft = dict(zip(row.token_ids.tolist(), row_probs(row), strict=True))
         for index, token in enumerate(children):
-            if chance.accepts(min(1.0, target_weights[token] / draft[token]), index):
+            if random_source.bernoulli(min(1.0, target_weights[token] / draft[token]), index):
                 return token
-        return chance.draws(target_weights, len(children))
+        return random_source.sample(target_weights, len(children))
 
     linted = Policy(POLICIES["chain"]), Acceptance.REJECTION
     assert worst(*linted, decide=decide_by_wrong_residual) > 0.01

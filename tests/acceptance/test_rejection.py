@@ -4,7 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from enumeration import outcomes
+from enumeration import enumerate_outcomes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -42,11 +42,11 @@ def test_the_token_follows_the_target_whatever_the_row(node, num_children, scale
     target, row = node
     law = np.zeros(len(target))
 
-    def decide(chance):
-        children = draw_children(row, num_children, chance)
-        return decide_token(scale * target, children, row, chance)
+    def decide(random_source):
+        children = draw_children(row, num_children, random_source)
+        return decide_token(scale * target, children, row, random_source)
 
-    for token, probability in outcomes(decide):
+    for token, probability in enumerate_outcomes(decide):
         law[token] += probability
     np.testing.assert_allclose(law, target, atol=EXACT, rtol=0)
 
@@ -56,8 +56,8 @@ def test_the_token_follows_the_target_whatever_the_row(node, num_children, scale
 def test_deterministic_children_may_be_any_tokens_even_repeated(node, children):
     target, _ = node
     law = np.zeros(len(target))
-    for token, probability in outcomes(
-        lambda chance: decide_token(target, children, ProposalRow.empty(), chance)
+    for token, probability in enumerate_outcomes(
+        lambda random_source: decide_token(target, children, ProposalRow.empty(), random_source)
     ):
         law[token] += probability
     np.testing.assert_allclose(law, target, atol=EXACT, rtol=0)
@@ -68,7 +68,7 @@ def test_a_row_equal_to_the_target_is_always_accepted():
     row = row_of(range(4), weights)
     target = row_probs(row)
     for token in range(4):
-        law = dict(outcomes(lambda c, token=token: decide_token(target, [token], row, c)))
+        law = dict(enumerate_outcomes(lambda c, token=token: decide_token(target, [token], row, c)))
         assert law.get(token, 0.0) > 1 - EXACT
 
 
@@ -77,7 +77,9 @@ def test_a_child_that_cannot_have_been_drawn_is_an_error():
     for children in ([2], [0, 0], [0, 1, 3]):
         with pytest.raises(ValueError, match="not drawn"):
             list(
-                outcomes(lambda c, children=children: decide_token(np.eye(4)[3], children, row, c))
+                enumerate_outcomes(
+                    lambda c, children=children: decide_token(np.eye(4)[3], children, row, c)
+                )
             )
 
 
@@ -177,9 +179,9 @@ def test_a_token_without_a_tree_follows_the_same_law(acceptance):
     anchor, counts = DraftTree.of_anchor(0), np.zeros(VOCAB_SIZE)
     for seed in range(3000):
         params = SamplingParams(temperature=1.0, seed=seed, acceptance=acceptance)
-        verdict = accept(anchor, [ProposalRow.empty()], toy_logits(())[None], params, 11, 0)
-        assert verdict.path == []
-        counts[verdict.bonus] += 1
+        result = accept(anchor, [ProposalRow.empty()], toy_logits(())[None], params, 11, 0)
+        assert result.path == []
+        counts[result.bonus] += 1
     weights = np.exp(toy_logits(()).astype(np.float64))
     assert chi_square(counts, weights / weights.sum()) < CHI_SQUARE_LIMIT[5]
 

@@ -5,15 +5,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from enumeration import outcomes
+from enumeration import enumerate_outcomes
 from exactness_check import Round, toy_conditional
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from canopy.acceptance import accept
 from canopy.acceptance.random_source import accept_noise
-from canopy.acceptance.rejection import Remainder
-from canopy.acceptance.result import Verdict
+from canopy.acceptance.rejection import Residual
+from canopy.acceptance.result import VerificationResult
 from canopy.acceptance.traversal import traverse
 from canopy.sampling import Acceptance, SamplingParams
 from canopy.tree import DraftTree, ProposalRow
@@ -116,20 +116,20 @@ def test_a_drafter_that_is_the_target_is_accepted_to_the_end_of_its_first_path()
         assert linted.acceptance_length() > 3 + 1 - 1e-6  # rows are rounded to float32
 
 
-def forgetful(tree, rows, target_weights, chance):
+def forgetful(tree, rows, target_weights, random_source):
     """Traversal that keeps a node's weight when a child was rejected."""
 
     def visit(node, weight):
-        remainder = Remainder(target_weights(node), rows[node], weight)
+        remainder = Residual(target_weights(node), rows[node], weight)
         for child in tree.children[node]:
-            verdict = visit(child, remainder.offer(int(tree.token_ids[child])))
-            if verdict:
-                return verdict
-        if not chance.accepts(weight, node) or not remainder.measure.any():
+            result = visit(child, remainder.ranking(int(tree.token_ids[child])))
+            if result:
+                return result
+        if not random_source.bernoulli(weight, node) or not remainder.measure.any():
             return None
-        return Verdict(tree.path(node), chance.draws(remainder.measure, 0))
+        return VerificationResult(tree.path(node), random_source.sample(remainder.measure, 0))
 
-    return visit(0, 1.0) or Verdict([], 0)
+    return visit(0, 1.0) or VerificationResult([], 0)
 
 
 def test_a_weight_that_is_not_lowered_is_caught():
@@ -157,9 +157,9 @@ def test_the_target_is_asked_once_at_most_and_never_for_a_rejected_leaf():
     uniform = np.full(4, 0.25)
     paths = set()
     for seed in range(200):
-        verdict, asked = counted_traversal(lambda node: uniform, seed)
-        paths.add(tuple(verdict.path))
-        last = verdict.path[-1] if verdict.path else 0
+        result, asked = counted_traversal(lambda node: uniform, seed)
+        paths.add(tuple(result.path))
+        last = result.path[-1] if result.path else 0
         assert set(asked.values()) == {1}
         assert {node for node in asked if not FAN.children[node]} <= {last}
         assert last in asked
@@ -169,17 +169,17 @@ def test_the_target_is_asked_once_at_most_and_never_for_a_rejected_leaf():
 def test_nothing_is_asked_below_a_token_that_the_target_rules_out():
     without_0_and_1 = np.array([0.0, 0.0, 0.5, 0.5])
     for seed in range(50):
-        verdict, asked = counted_traversal(lambda node: without_0_and_1, seed)
-        assert verdict.path in ([], [3])
-        assert set(asked) == {0, *verdict.path}
+        result, asked = counted_traversal(lambda node: without_0_and_1, seed)
+        assert result.path in ([], [3])
+        assert set(asked) == {0, *result.path}
 
 
 def test_no_target_is_asked_beside_a_path_that_is_certain():
     for seed in range(50):
-        verdict, asked = counted_traversal(
+        result, asked = counted_traversal(
             lambda node: np.eye(4)[[0, 0, 3, 3, 2, 3, 1, 3][node]], seed
         )
-        assert (verdict.path, verdict.bonus) == ([1, 4, 6], 1)
+        assert (result.path, result.bonus) == ([1, 4, 6], 1)
         assert set(asked) == {0, 1, 4, 6}
 
 
@@ -187,7 +187,7 @@ def test_a_child_that_cannot_have_been_drawn_is_an_error():
     row = ProposalRow(np.array([0, 1], np.int32), np.log(np.array([0.5, 0.5], np.float32)))
     tree = DraftTree(np.array([9, 2], np.int32), np.array([-1, 0], np.int32))
     with pytest.raises(ValueError, match="not drawn"):
-        list(outcomes(lambda c: traverse(tree, [row, row], lambda node: np.ones(4), c)))
+        list(enumerate_outcomes(lambda c: traverse(tree, [row, row], lambda node: np.ones(4), c)))
 
 
 def params_of(seed, acceptance=Acceptance.TRAVERSAL, **changes):
@@ -198,8 +198,8 @@ def test_a_token_without_a_tree_is_that_of_rejection():
     anchor, rows = DraftTree.of_anchor(0), [ProposalRow.empty()]
     logits = np.random.default_rng(3).normal(0, 1, (1, 50)).astype(np.float32)
     for seed in range(50):
-        verdicts = [accept(anchor, rows, logits, params_of(seed, mode), 7, 0) for mode in MODES]
-        assert verdicts[0] == verdicts[1]
+        results = [accept(anchor, rows, logits, params_of(seed, mode), 7, 0) for mode in MODES]
+        assert results[0] == results[1]
 
 
 def test_a_proposed_stop_token_is_not_accepted_before_min_tokens():

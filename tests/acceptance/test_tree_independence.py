@@ -38,9 +38,9 @@ def decode_round(sequence, tree, params):
     prefixes = [[*sequence, *tree.token_ids[tree.path(node)]] for node in range(len(tree.parents))]
     logits = np.stack([toy_logits(prefix) for prefix in prefixes])
     rows = [ProposalRow.empty()] * len(tree.parents)
-    verdict = accept(tree, rows, logits, params, len(sequence), len(sequence) - len(PROMPT))
-    assert all(tree.parents[b] == a for a, b in zip([0, *verdict.path], verdict.path, strict=False))
-    return [*sequence, *verdict.token_ids(tree)]
+    result = accept(tree, rows, logits, params, len(sequence), len(sequence) - len(PROMPT))
+    assert all(tree.parents[b] == a for a, b in zip([0, *result.path], result.path, strict=False))
+    return [*sequence, *result.token_ids(tree)]
 
 
 def plain_decoding(params, num_tokens):

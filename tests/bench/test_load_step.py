@@ -1,20 +1,20 @@
-"""Counting the turns until the budget follows."""
+"""Counting the steps until the budget follows."""
 
 import math
 
-from bench.serving.load_step import Moment, nodes_per_round, price, turns_to_follow
+from bench.serving.load_step import Moment, nodes_per_round, price, steps_to_follow
 
 
 def moments(*phases):
-    """Phases of (running, nodes a sequence), one turn each."""
+    """Phases of (running, nodes a sequence), one step each."""
     flat = [(phase, *pair) for phase, pairs in enumerate(phases) for pair in pairs]
     rounds, drafted, seen = 0.0, 0.0, []
-    for turn, (phase, running, nodes) in enumerate(flat):
+    for step, (phase, running, nodes) in enumerate(flat):
         seen.append(
             Moment(
-                0.1 * turn,
+                0.1 * step,
                 phase,
-                float(turn),
+                float(step),
                 running,
                 rounds,
                 drafted,
@@ -28,43 +28,43 @@ def moments(*phases):
     return seen
 
 
-def turns(*phases):
-    return turns_to_follow(moments(*phases), 1, lambda running: running > 16, nodes_per_round, 0.25)
+def steps(*phases):
+    return steps_to_follow(moments(*phases), 1, lambda running: running > 16, nodes_per_round, 0.25)
 
 
-def price_turns(*phases):
-    return turns_to_follow(moments(*phases), 1, lambda running: running > 16, price, 0.02)
+def price_steps(*phases):
+    return steps_to_follow(moments(*phases), 1, lambda running: running > 16, price, 0.02)
 
 
 ALONE = [(1, 9.0)] * 20
 
 
-def test_turns_are_counted_from_the_change_until_most_of_the_step_is_made():
+def test_steps_are_counted_from_the_change_until_most_of_the_step_is_made():
     slow = [(1, 9.0)] * 3 + [(32, 9.0)] * 20 + [(32, 1.0)] * 60
-    # Of ten turns in a row seven are new ones.
-    assert turns(ALONE, slow) == 17
-    assert turns(ALONE, [(1, 9.0)] * 3 + [(32, 9.0)] * 2 + [(32, 1.0)] * 60) == 0
+    # Of ten steps in a row seven are new ones.
+    assert steps(ALONE, slow) == 17
+    assert steps(ALONE, [(1, 9.0)] * 3 + [(32, 9.0)] * 2 + [(32, 1.0)] * 60) == 0
 
 
-def test_a_budget_that_comes_only_after_long_is_not_within_ten_turns():
-    assert turns(ALONE, [(32, 9.0)] * 30 + [(32, 1.0)] * 60) > 10
+def test_a_budget_that_comes_only_after_long_is_not_within_ten_steps():
+    assert steps(ALONE, [(32, 9.0)] * 30 + [(32, 1.0)] * 60) > 10
 
 
 def test_a_budget_that_stays_has_not_followed():
-    assert math.isinf(turns(ALONE, [(32, 9.0)] * 60))
+    assert math.isinf(steps(ALONE, [(32, 9.0)] * 60))
 
 
 def test_single_trees_may_differ_from_the_mean():
-    noisy = [(32, float(1 + 3 * (turn % 4 == 0))) for turn in range(60)]
-    assert turns(ALONE, noisy) <= 2
+    noisy = [(32, float(1 + 3 * (step % 4 == 0))) for step in range(60)]
+    assert steps(ALONE, noisy) <= 2
 
 
 def test_a_load_that_never_came_is_never_followed():
-    assert math.isinf(turns(ALONE, [(1, 1.0)] * 60))
+    assert math.isinf(steps(ALONE, [(1, 1.0)] * 60))
 
 
 def test_a_price_follows_by_its_own_step():
     late = [(32, 9.0)] * 20 + [(32, 1.0)] * 60
-    assert 10 < price_turns(ALONE, late) <= 20
-    assert price_turns(ALONE, [(32, 1.0)] * 60) == 0
-    assert math.isinf(price_turns(ALONE, [(32, 9.0)] * 60))
+    assert 10 < price_steps(ALONE, late) <= 20
+    assert price_steps(ALONE, [(32, 1.0)] * 60) == 0
+    assert math.isinf(price_steps(ALONE, [(32, 9.0)] * 60))

@@ -12,7 +12,7 @@ from bench.harness.benchmark import Options
 from bench.harness.prompts import Prompt
 from bench.peers import canopy_server, hf_transformers, llamacpp, peers
 from bench.peers.arm import Answer, Arm, CannotRun, ChatPrompt, Stopwatch, answer_at_once
-from bench.peers.measurement import Plan, Race
+from bench.peers.measurement import InterleavedRun, Plan
 from bench.peers.process_group import group_memory
 from bench.peers.samples import (
     Sample,
@@ -127,7 +127,7 @@ def toy_arm(name, num_tokens=None, fails_after=1 << 30, max_concurrency=8):
 
 
 def run_race(*arms, prompts=PROMPTS, concurrencies=(1, 2), num_repeats=2):
-    race = Race(arms, Plan(list(concurrencies), num_repeats, num_tokens=7))
+    race = InterleavedRun(arms, Plan(list(concurrencies), num_repeats, num_tokens=7))
     advances = []
     samples = race.run(prompts, lambda: advances.append(1))
     assert len(advances) == race.plan.num_steps(len(prompts), len(arms))

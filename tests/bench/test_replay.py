@@ -100,8 +100,8 @@ def test_every_reply_of_a_replay_is_that_of_the_target(options, tiny_folder):
         engine.run(requests)
     real, replay = (spy.replies for spy in spies)
     assert len(real) == len(replay) > 12
-    for name in ("status", "emitted_token_ids", "num_accepted", "finish", "feature_starts",
-                 "feature_lengths", "features"):  # fmt: skip
+    for name in ("status", "emitted_token_ids", "num_accepted", "finish", "hidden_state_starts",
+                 "hidden_state_lengths", "hidden_states"):  # fmt: skip
         for ours, theirs in zip(replay, real, strict=True):
             np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name), name)
 

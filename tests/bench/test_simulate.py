@@ -90,7 +90,7 @@ def test_a_roofline_is_flat_until_arithmetic_is_the_limit():
     few, more, many = model.predict_ms(np.array([1, 64, 2048]), 1)
     assert few == pytest.approx(more)
     assert many > 5.0 * few
-    stairs = roofline(ACCELERATORS["a100"], LLAMA_8B, is_staircase=True)
+    stairs = roofline(ACCELERATORS["a100"], LLAMA_8B, is_step_function=True)
     assert stairs.predict_ms(np.array([300]), 1) >= model.predict_ms(np.array([300]), 1)
 
 

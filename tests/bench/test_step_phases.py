@@ -9,7 +9,7 @@ from numba import njit
 from bench.steps.cases import Case, StepTimer
 from bench.steps.phases import TimedTeam, measure_phases, timed_steps, with_ticks
 from canopy.config import TargetConfig
-from canopy_kernels.cpu.threads import meet, share
+from canopy_kernels.cpu.threads import barrier, partition
 
 CASES = (Case(1, 1), Case(1, 5))
 
@@ -20,24 +20,24 @@ def target(tiny_folder):
 
 
 @njit(nogil=True)
-def _fill(values, number, place):
-    first, end = share(place, len(values))
+def _fill(values, number, context):
+    first, end = partition(context, len(values))
     for index in range(first, end):
         values[index] += number
 
 
 @njit(nogil=True)
-def _add_up(values, total, place):
-    if place.worker == 0:
+def _add_up(values, total, context):
+    if context.worker == 0:
         total[0] = values.sum()
 
 
 @njit(nogil=True)
-def two_phases(values, total, place):
+def two_phases(values, total, context):
     for round_number in range(3):
-        _fill(values, round_number, place)
-        meet(place)
-    _add_up(values, total, place)
+        _fill(values, round_number, context)
+        barrier(context)
+    _add_up(values, total, context)
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
@@ -69,7 +69,7 @@ def test_a_timed_step_computes_the_same_logits_as_any_other(target):
             for timer in (timed, plain)
         ]
         assert np.array_equal(*logits)
-    assert {"head", "qkv", "output", "gate_up", "down", "attend_share"} <= set(team.phase_ms())
+    assert {"head", "qkv", "output", "gate_up", "down", "attend_partition"} <= set(team.phase_ms())
 
 
 def test_the_table_has_every_group_of_phases_and_adds_up(target):
@@ -79,7 +79,7 @@ def test_the_table_has_every_group_of_phases_and_adds_up(target):
         "linears",
         "attention",
         "rope, cache write",
-        "norms, gate, quantising",
+        "norms, gate, quantizing",
         "whole step",
     ]
     for column in ("ms, 1 row", "ms, 5 rows"):

@@ -13,7 +13,7 @@ from canopy.costs.cost_model import (
     DEFAULT_COST_MODEL,
     CostCorrection,
     CostModel,
-    TurnTimes,
+    StepTimesMs,
     fit,
 )
 
@@ -29,8 +29,8 @@ any_number = st.floats(allow_nan=True, allow_infinity=True)
 
 
 @given(tables, st.booleans(), st.integers(1, 40))
-def test_a_fit_never_falls_with_tokens_or_sequences(table, is_staircase, num_sequences):
-    model = fit(SEQUENCES, TOKENS, table, is_staircase)
+def test_a_fit_never_falls_with_tokens_or_sequences(table, is_step_function, num_sequences):
+    model = fit(SEQUENCES, TOKENS, table, is_step_function)
     times = model.predict_ms(np.arange(1, 80), num_sequences)
     assert np.all(np.diff(times) >= -1e-9)
     assert np.all(times > 0.0)
@@ -50,7 +50,7 @@ def test_a_fit_keeps_what_rises_already_and_the_mean_of_what_does_not(steps):
 
 def test_times_lie_between_grid_points_on_a_line_or_on_the_next_stair():
     table = [[10.0, 12.0, 20.0, 20.0, 36.0]]
-    line, stairs = fit((1,), TOKENS, table), fit((1,), TOKENS, table, is_staircase=True)
+    line, stairs = fit((1,), TOKENS, table), fit((1,), TOKENS, table, is_step_function=True)
     tokens = np.array([1, 6, 8, 9, 32, 40])
     assert line.predict_ms(tokens, 1) == pytest.approx([10.0, 16.0, 20.0, 20.0, 36.0, 44.0])
     assert stairs.predict_ms(tokens, 1) == pytest.approx([10.0, 20.0, 20.0, 20.0, 36.0, 44.0])
@@ -81,7 +81,7 @@ def test_a_model_survives_json(table):
     ],
 )
 def test_a_malformed_table_is_refused(change):
-    table = {"sequences": [1], "tokens": [1, 2], "step_ms": [[1.0, 2.0]], "is_staircase": False}
+    table = {"sequences": [1], "tokens": [1, 2], "step_ms": [[1.0, 2.0]], "is_step_function": False}
     assert CostModel.from_json(table).predict_ms(np.array([2]), 1) == 2.0
     with pytest.raises(ValueError):  # noqa: PT011
         CostModel.from_json(table | change)
@@ -91,14 +91,14 @@ def test_the_default_charges_every_token():
     assert np.all(np.diff(DEFAULT_COST_MODEL.predict_ms(np.arange(1, 600), 32)) > 0.0)
 
 
-times = st.builds(TurnTimes, any_number, any_number, any_number, any_number, st.integers(1, 64))
+times = st.builds(StepTimesMs, any_number, any_number, any_number, any_number, st.integers(1, 64))
 
 
 @given(st.lists(times, max_size=40))
-def test_a_correction_stays_usable_whatever_is_measured(turns):
+def test_a_correction_stays_usable_whatever_is_measured(steps):
     correction = CostCorrection()
-    for turn in turns:
-        correction = correction.after(turn)
+    for step in steps:
+        correction = correction.after(step)
         for predicted_ms, num_sequences in ((5.0, 1), (20.0, 32)):
             step_ms = correction.step.corrected_ms(predicted_ms, num_sequences)
             assert predicted_ms / 21.0 <= step_ms < math.inf
@@ -109,22 +109,22 @@ def test_a_correction_stays_usable_whatever_is_measured(turns):
 
 @pytest.mark.parametrize("num_sequences", [1, 8, 32])
 def test_a_correction_finds_the_machine_that_it_runs_on(num_sequences):
-    """Turns that are all alike do not tell why they take longer: a quarter raises the ratio."""
+    """Steps that are all alike do not tell why they take longer: a quarter raises the ratio."""
     correction = CostCorrection()
     for _ in range(60):
-        correction = correction.after(TurnTimes(30.0, 2.0, 1.0, 10.0, num_sequences))
+        correction = correction.after(StepTimesMs(30.0, 2.0, 1.0, 10.0, num_sequences))
     assert correction.step.corrected_ms(10.0, num_sequences) == pytest.approx(30.0, rel=0.1)
     assert correction.step.ratio == pytest.approx(1.5, rel=0.1)
-    assert (correction.draft_ms, correction.other_ms) == pytest.approx((2.0, 1.0))
+    assert (correction.draft_ms, correction.overhead_ms) == pytest.approx((2.0, 1.0))
 
 
 @pytest.mark.parametrize(("ratio", "sequence_ms"), [(1.0, 0.0), (2.5, 0.0), (1.2, 0.7), (0.8, 0.0)])
-def test_turns_that_differ_tell_slow_steps_from_sequences_that_cost(ratio, sequence_ms):
+def test_steps_that_differ_tell_slow_steps_from_sequences_that_cost(ratio, sequence_ms):
     correction = CostCorrection()
     for index in range(120):
         predicted_ms, num_sequences = 8.0 + 7.0 * (index % 3), 1 + 5 * (index % 4)
         verify_ms = ratio * predicted_ms + sequence_ms * num_sequences
-        correction = correction.after(TurnTimes(verify_ms, 0.0, 0.0, predicted_ms, num_sequences))
+        correction = correction.after(StepTimesMs(verify_ms, 0.0, 0.0, predicted_ms, num_sequences))
     for predicted_ms, num_sequences in ((8.0, 1), (30.0, 16)):
         expected = ratio * predicted_ms + sequence_ms * num_sequences
         given = correction.step.corrected_ms(predicted_ms, num_sequences)
@@ -135,6 +135,6 @@ def test_turns_that_differ_tell_slow_steps_from_sequences_that_cost(ratio, seque
 def test_one_stall_moves_little():
     correction = CostCorrection()
     for _ in range(40):
-        correction = correction.after(TurnTimes(10.0, 0.0, 0.0, 10.0, 4))
-    stalled = correction.after(TurnTimes(900.0, 0.0, 0.0, 10.0, 4))
+        correction = correction.after(StepTimesMs(10.0, 0.0, 0.0, 10.0, 4))
+    stalled = correction.after(StepTimesMs(900.0, 0.0, 0.0, 10.0, 4))
     assert stalled.step.corrected_ms(10.0, 4) < 11.0

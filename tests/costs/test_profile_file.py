@@ -83,7 +83,7 @@ def test_a_damaged_profile_is_the_default(deployment, change):
 def test_on_a_gpu_other_ways_to_compute_a_step_are_another_device(monkeypatch, tiny_folder):
     monkeypatch.setattr("torch.cuda.get_device_name", lambda: "card")
     on_gpu = {"model": str(tiny_folder), "device": "cuda", "dtype": "bfloat16"}
-    ways: list[dict] = [{}, {"max_graph_rows": 0}, {"shape_invariant": True}]
+    ways: list[dict] = [{}, {"max_graph_rows": 0}, {"batch_invariant": True}]
     targets = [TargetConfig(**on_gpu, **way) for way in ways]
     names = {fingerprint(Deployment(target=target))["device"] for target in targets}
     assert len(names) == 3

@@ -9,7 +9,7 @@ from canopy.acceptance import accept
 from canopy.acceptance.rejection import row_probs
 from canopy.config import CacheConfig, DrafterConfig
 from canopy.drafter.autoregressive import AutoregressiveSource
-from canopy.drafter.growth.distributions import Conditional, NodePlace, offer_children
+from canopy.drafter.growth.distributions import NextTokenDistribution, NodePlace, propose_children
 from canopy.drafter.source import DraftSequence, DraftTask
 from canopy.models.decoder import load_decoder
 from canopy.models.step_batch import Segment, assemble_step
@@ -161,12 +161,12 @@ def test_drawn_children_come_from_rows_that_sum_to_one(decoder, make_source):
 
 
 def test_no_two_rounds_share_a_draw():
-    head = Conditional(np.arange(60), np.full(60, -np.log(60.0)), np.log2(60.0))
+    head = NextTokenDistribution(np.arange(60), np.full(60, -np.log(60.0)), np.log2(60.0))
     params = SamplingParams(temperature=1.0, acceptance=Acceptance.REJECTION)
     draws = set()
     for num_tokens in range(10, 14):  # rounds that draw for one position, at one node's number
         place = NodePlace(DraftSequence(0, [1] * num_tokens, params), 3, 15)
-        offer = offer_children(head, place, replace(DRAFTER, row_size=60))
+        offer = propose_children(head, place, replace(DRAFTER, row_size=60))
         draws.add(tuple(offer.token_ids(4)))
     assert len(draws) == 4
 
@@ -217,7 +217,7 @@ def test_growing_with_the_sequence_equals_starting_late(make_source, prefix_reus
     same(proposal, make_source().propose([task])[0])
 
 
-def test_a_long_context_is_caught_up_over_several_turns_and_delays_no_other(make_source):
+def test_a_long_context_is_caught_up_over_several_steps_and_delays_no_other(make_source):
     source = make_source(max_step_tokens=8)
     long, short = task_of(PROMPTS[2]), task_of(PROMPTS[1], sequence_id=1)
     sizes = [[p.tree.num_nodes for p in source.propose([long, short])] for _ in range(4)]

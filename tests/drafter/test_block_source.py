@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from training.drafter_corpus import DRAFT_IDS, make_drafter
 
 from canopy.config import DrafterConfig
-from canopy.drafter.block.combined_weights import load_joint_weights, save_joint_weights
-from canopy.drafter.block.distributions import BlockConditionals, Copied, MarkovHead
+from canopy.drafter.block.combined_weights import load_combined_weights, save_combined_weights
+from canopy.drafter.block.distributions import BlockDistributions, Copied, MarkovHead
 from canopy.drafter.block.markov_head import markov_head
 from canopy.drafter.block.prefix_cache import BLOCK, PrefixBlocks
 from canopy.drafter.block.source import BlockSource, LoadedBlockDrafter, blended
@@ -20,7 +20,7 @@ from canopy.drafter.lookup.source import LookupSource
 from canopy.drafter.source import DraftSequence, DraftTask
 from canopy.errors import InvalidDeployment
 from canopy.models.block_drafter.runner import BlockRows, TorchBlockRunner
-from canopy.protocol.hidden_states import Features
+from canopy.protocol.hidden_states import HiddenStates
 from canopy.sampling import Acceptance, PolicyName, SamplingParams
 from canopy.tree.policies import PolicySettings
 from canopy_kernels.ngram.continuations import FEATURES, NUM_FEATURES
@@ -42,7 +42,7 @@ def random_laws(seed, num_candidates, temperature=1.0, is_on=True):
     )
     logits = 3 * generator.normal(size=(4, 40)).astype(np.float32)
     rows = BlockRows(logits, generator.normal(size=(4, 8)).astype(np.float32))
-    return BlockConditionals(rows, head, ANCHOR, num_candidates, temperature), rows, head
+    return BlockDistributions(rows, head, ANCHOR, num_candidates, temperature), rows, head
 
 
 def transition(head, rows, path):
@@ -75,7 +75,7 @@ def test_a_copied_token_has_its_bonus_while_the_parent_is_copied_too(seed, num, 
     copying = replace(head, copy_bonus=generator.normal(size=(4, 9)).astype(np.float32))
     following = generator.choice(head.draft_ids, 4, replace=False)
     path = [int(following[0]), int(following[1] if is_after else following[3])]
-    laws = BlockConditionals(rows, copying, ANCHOR, num, copied=Copied(length, following))
+    laws = BlockDistributions(rows, copying, ANCHOR, num, copied=Copied(length, following))
     found = dict(zip(*(part.tolist() for part in laws.after(path, num)[:2]), strict=True))
     assert len(found) == num
     place = int(np.searchsorted(head.draft_ids, following[2]))
@@ -92,7 +92,7 @@ def test_without_a_match_or_out_of_the_draft_vocabulary_nothing_is_copied():
     copying = replace(head, copy_bonus=np.full((4, 9), 5.0, np.float32))
     unknown = next(token for token in range(50) if token not in head.draft_ids)
     for copied in (Copied(0, head.draft_ids[:4]), Copied(3, np.full(4, unknown))):
-        others = BlockConditionals(rows, copying, ANCHOR, 20, copied=copied)
+        others = BlockDistributions(rows, copying, ANCHOR, 20, copied=copied)
         for mine, its in zip(others.after([unknown], 20), laws.after([unknown], 20), strict=True):
             np.testing.assert_array_equal(mine, its)
 
@@ -158,7 +158,7 @@ def task_of(sequence_id, tokens=TOKENS, temperature=0.0, acceptance=Acceptance.C
 
 def features_of(seed, start, end, size=96):
     states = np.random.default_rng(seed).normal(size=(end, size)).astype(np.float16)
-    return Features(start, states[start:end])
+    return HiddenStates(start, states[start:end])
 
 
 def same(a, b):
@@ -170,11 +170,11 @@ def test_one_pass_serves_all_and_company_does_not_matter(loaded):
     together, alone = source_of(loaded), source_of(loaded)
     tasks = [task_of(1), task_of(2, [*TOKENS, 8, 9])]
     parts = {1: features_of(1, 0, 7), 2: features_of(2, 0, 9)}
-    together.take_features(parts)
+    together.take_hidden_states(parts)
     found = together.propose(tasks)
     assert loaded.runner.batches == [2]
     for task, proposal in zip(tasks, found, strict=True):
-        alone.take_features({task.sequence.sequence_id: parts[task.sequence.sequence_id]})
+        alone.take_hidden_states({task.sequence.sequence_id: parts[task.sequence.sequence_id]})
         same(alone.propose([task])[0], proposal)
         assert proposal.tree.num_nodes == 12
         assert proposal.tree.depths.max() <= 4
@@ -185,12 +185,12 @@ def test_a_context_that_grew_is_one_that_came_at_once(loaded):
     grown, whole, again = source_of(loaded), source_of(loaded), source_of(loaded)
     task = task_of(1)
     for start, end in ((0, 3), (3, 5), (5, 7)):
-        grown.take_features({1: features_of(1, start, end)})
+        grown.take_hidden_states({1: features_of(1, start, end)})
         grown.propose([task])
     for part in (features_of(9, 0, 6), features_of(1, 0, 7)):  # computed anew after a preemption
-        again.take_features({1: part})
+        again.take_hidden_states({1: part})
         again.propose([task])
-    whole.take_features({1: features_of(1, 0, 7)})
+    whole.take_hidden_states({1: features_of(1, 0, 7)})
     [expected] = whole.propose([task])
     for source in (grown, again):
         same(source.propose([task])[0], expected)
@@ -199,9 +199,9 @@ def test_a_context_that_grew_is_one_that_came_at_once(loaded):
 def test_without_the_last_position_there_is_nothing_to_offer(loaded):
     source = source_of(loaded)
     assert source.propose([task_of(1)])[0].tree.num_nodes == 0
-    source.take_features({1: features_of(1, 0, 6)})
+    source.take_hidden_states({1: features_of(1, 0, 6)})
     assert source.propose([task_of(1)])[0].tree.num_nodes == 0
-    source.take_features({1: features_of(1, 6, 7)})
+    source.take_hidden_states({1: features_of(1, 6, 7)})
     assert source.propose([task_of(1)])[0].tree.num_nodes == 12
     source.finish(1)
     assert source.propose([task_of(1)])[0].tree.num_nodes == 0
@@ -210,9 +210,9 @@ def test_without_the_last_position_there_is_nothing_to_offer(loaded):
 def test_the_window_bounds_what_is_kept(loaded):
     source = source_of(loaded)
     tokens = list(range(100)) * 4
-    source.take_features({1: features_of(1, 0, 300)})
+    source.take_hidden_states({1: features_of(1, 0, 300)})
     source.propose([task_of(1, tokens[:301])])
-    source.take_features({1: features_of(1, 300, 399)})
+    source.take_hidden_states({1: features_of(1, 300, 399)})
     assert source.propose([task_of(1, tokens[:400])])[0].tree.num_nodes == 12
     context = source._contexts[1]
     assert (len(context.key_values), context.end) == (loaded.config.window, 399)
@@ -221,13 +221,13 @@ def test_the_window_bounds_what_is_kept(loaded):
 def test_a_prefix_that_the_target_reuses_is_known_from_another_sequence(loaded):
     tokens = np.random.default_rng(0).integers(0, 200, 60).tolist()
     whole, reusing = source_of(loaded), source_of(loaded)
-    whole.take_features({1: features_of(1, 0, 59)})
+    whole.take_hidden_states({1: features_of(1, 0, 59)})
     [expected] = whole.propose([task_of(1, tokens)])
     for start in range(0, 50, 7):  # as a first sequence grows
-        reusing.take_features({1: features_of(1, start, min(start + 7, 50))})
+        reusing.take_hidden_states({1: features_of(1, start, min(start + 7, 50))})
         reusing.propose([task_of(1, tokens[:51])])
     reusing.finish(1)
-    reusing.take_features({2: features_of(1, 48, 59), 3: features_of(1, 48, 59)})
+    reusing.take_hidden_states({2: features_of(1, 48, 59), 3: features_of(1, 48, 59)})
     other = [9, *tokens[1:]]
     known, unknown = reusing.propose([task_of(2, tokens), task_of(3, other)])
     same(known, expected)
@@ -254,7 +254,7 @@ def test_what_followed_the_latest_match_reaches_the_rows(loaded, tiny_folder):
         drafter.copy.weight.copy_(1e3 * torch.eye(drafter.config.hidden_size))
     copying = replace(loaded, runner=CountedRunner(drafter))
     source, text = source_of(copying), [3, 50, 60, 70, 80, 90, 3, 50]
-    source.take_features({1: features_of(1, 0, 7)})
+    source.take_hidden_states({1: features_of(1, 0, 7)})
     laws = source._laws([task_of(1, text).sequence])[1]
     assert [int(laws.after([60, 70, 80][:k], 1)[0][0]) for k in range(4)] == [60, 70, 80, 90]
 
@@ -262,7 +262,7 @@ def test_what_followed_the_latest_match_reaches_the_rows(loaded, tiny_folder):
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_both_sources_grow_one_tree_of_distinct_paths(loaded, temperature):
     source = source_of(loaded, with_lookup=True)
-    source.take_features({1: features_of(1, 0, 7)})
+    source.take_hidden_states({1: features_of(1, 0, 7)})
     [proposal] = source.propose([task_of(1, temperature=temperature)])
     tree = proposal.tree
     paths = {tuple(tree.token_ids[tree.path(node)]) for node in range(13)}
@@ -274,7 +274,7 @@ def test_both_sources_grow_one_tree_of_distinct_paths(loaded, temperature):
 def test_a_failing_pass_costs_the_drafters_part_only(loaded):
     source = source_of(loaded, with_lookup=True)
     [lookup_alone] = LookupSource(1, 4).propose([task_of(1)])
-    source.take_features({1: features_of(1, 0, 7)})
+    source.take_hidden_states({1: features_of(1, 0, 7)})
     loaded.runner.is_broken = True
     same(source.propose([task_of(1)])[0], lookup_alone)
     assert source.num_failures == 1
@@ -288,7 +288,7 @@ def test_with_joint_weights_the_drafter_stands_among_lookups_candidates(loaded):
     lookup = LookupSource(1, 4)
     lookup.join(weights)
     source = BlockSource(loaded, DrafterConfig(source="all", model="here"), lookup, is_joint=True)
-    source.take_features({1: features_of(1, 0, 7)})
+    source.take_hidden_states({1: features_of(1, 0, 7)})
     [proposal] = source.propose([task_of(1)])
     tree = proposal.tree
     sums = np.bincount(tree.parents[1:], np.exp(proposal.log_probs[1:].astype(float)))
@@ -302,9 +302,9 @@ def test_with_joint_weights_the_drafter_stands_among_lookups_candidates(loaded):
 
 def test_joint_weights_are_read_as_written_and_others_refused(tmp_path):
     weights = np.random.default_rng(0).normal(size=NUM_FEATURES)
-    assert load_joint_weights(tmp_path) is None
-    save_joint_weights(weights, tmp_path)
-    np.testing.assert_array_equal(load_joint_weights(tmp_path), weights)
+    assert load_combined_weights(tmp_path) is None
+    save_combined_weights(weights, tmp_path)
+    np.testing.assert_array_equal(load_combined_weights(tmp_path), weights)
     (tmp_path / "survival.json").write_text('{"one": 1.0}')
     with pytest.raises(InvalidDeployment, match="other features"):
-        load_joint_weights(tmp_path)
+        load_combined_weights(tmp_path)

@@ -11,7 +11,7 @@ from canopy.acceptance import accept
 from canopy.config import CacheConfig, DrafterConfig
 from canopy.drafter.draft_heads.eagle3 import Eagle3Source
 from canopy.drafter.source import DraftSequence, DraftTask
-from canopy.protocol.hidden_states import Features
+from canopy.protocol.hidden_states import HiddenStates
 from canopy.sampling import Acceptance, PolicyName, SamplingParams
 from canopy.tree.policies import PolicySettings
 
@@ -55,7 +55,7 @@ def task_of(token_ids=(*PROMPT, FIRST), settings=REFERENCE, params=GREEDY, seque
 
 
 def proposal_of(source, task, states=STATES, start=0):
-    source.take_features({task.sequence.sequence_id: Features(start, states)})
+    source.take_hidden_states({task.sequence.sequence_id: HiddenStates(start, states)})
     return source.propose([task])[0]
 
 
@@ -103,20 +103,20 @@ def test_every_policy_grows_a_tree_within_its_limits(make_source, policy):
         assert tree.token_ids[1:].tolist() == golden_of(HEAD)["chain_tokens"].tolist()[:4]
 
 
-def test_a_turn_of_many_sequences_is_the_same_as_one_for_each(make_source):
+def test_a_step_of_many_sequences_is_the_same_as_one_for_each(make_source):
     lengths = [18, 5, 11]
     tasks = [task_of([*PROMPT, FIRST][:n], sequence_id=i) for i, n in enumerate(lengths)]
     pairs = list(zip(tasks, lengths, strict=True))
     alone = [proposal_of(make_source(), task, STATES[: n - 1]) for task, n in pairs]
     source = make_source()
-    source.take_features({i: Features(0, STATES[: n - 1]) for i, n in enumerate(lengths)})
+    source.take_hidden_states({i: HiddenStates(0, STATES[: n - 1]) for i, n in enumerate(lengths)})
     for together, single in zip(source.propose(tasks), alone, strict=True):
         assert_same_trees(scored_paths(together), scored_paths(single))
 
 
-def test_a_long_context_is_taken_up_over_several_turns(make_source):
+def test_a_long_context_is_taken_up_over_several_steps(make_source):
     source, task = make_source(max_step_tokens=7), task_of()
-    source.take_features({0: Features(0, STATES)})
+    source.take_hidden_states({0: HiddenStates(0, STATES)})
     sizes = [source.propose([task])[0].tree.num_nodes for _ in range(3)]
     assert sizes == [0, 0, 15]
 

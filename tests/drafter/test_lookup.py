@@ -27,7 +27,7 @@ from canopy_kernels.ngram.continuations import (
     candidate_features,
     continuations,
 )
-from canopy_kernels.ngram.ngram_table import ANSWER_WEIGHT, no_grams
+from canopy_kernels.ngram.ngram_table import ANSWER_WEIGHT, empty_ngram_table
 from canopy_training.lookup.ngrams import count
 
 MAX_MATCH = 4
@@ -81,7 +81,7 @@ def known_after(index, path, min_match=1):
     """Token ids and estimates by the kernel, without a store."""
     suffix = index.suffix(path, index.max_match)
     token_ids, log_probs, _ = continuations(
-        index.table, no_grams(), nothing_drafted(), suffix, 1, np.zeros(0), min_match
+        index.table, empty_ngram_table(), nothing_drafted(), suffix, 1, np.zeros(0), min_match
     )
     return dict(zip(token_ids.tolist(), np.exp(log_probs).tolist(), strict=True))
 

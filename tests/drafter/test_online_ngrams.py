@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from canopy.drafter.lookup.ngram_store import NgramStore
-from canopy.drafter.lookup.online_ngrams import LearningTable
+from canopy.drafter.lookup.online_ngrams import OnlineNgrams
 from canopy.drafter.lookup.source import LookupSource
 from canopy.drafter.source import DraftSequence, DraftTask
 from canopy.sampling import PolicyName, SamplingParams
 from canopy.tree.policies import PolicySettings
-from canopy_kernels.ngram.ngram_table import context_keys, find_context, no_grams
+from canopy_kernels.ngram.ngram_table import context_keys, empty_ngram_table, find_context
 from canopy_training.lookup import ngrams
 from canopy_training.lookup.ngrams import count
 
@@ -52,12 +52,12 @@ def test_learnt_and_stored_count_alike(stored, served):
     parts = [answer_of(PROMPT, text) for text in stored + served]
     whole, base = count(parts), count(parts[: len(stored)])
     ngrams.LEAST_TOTALS = before
-    table = LearningTable(base, answers_at_once=len(served))
+    table = OnlineNgrams(base, answers_at_once=len(served))
     for text in served:
-        assert table.grams is base
+        assert table.ngrams is base
         table.learn(text_of(text), len(PROMPT))
-    assert rows(table.grams) == rows(whole)
-    assert all(not array.flags.writeable for array in table.grams)
+    assert rows(table.ngrams) == rows(whole)
+    assert all(not array.flags.writeable for array in table.ngrams)
 
 
 def knows(grams, token):
@@ -66,18 +66,18 @@ def knows(grams, token):
 
 def test_what_is_learnt_is_bounded_and_the_oldest_goes_first():
     stored = count([answer_of(PROMPT, [7, 8, 7, 8])])
-    table = LearningTable(stored, answers_at_once=1, max_tokens=40)
+    table = OnlineNgrams(stored, answers_at_once=1, max_tokens=40)
     for token in range(100, 140):
         table.learn(text_of([token, token + 1000]), len(PROMPT))
-    assert knows(table.grams, 139)
-    assert not knows(table.grams, 100)
-    assert knows(table.grams, 7)
+    assert knows(table.ngrams, 139)
+    assert not knows(table.ngrams, 100)
+    assert knows(table.ngrams, 7)
 
 
 def test_a_prompt_alone_teaches_nothing():
-    table = LearningTable(no_grams(), answers_at_once=1)
+    table = OnlineNgrams(empty_ngram_table(), answers_at_once=1)
     table.learn(np.array(PROMPT, np.int32), len(PROMPT))
-    assert len(table.grams.keys) == 0
+    assert len(table.ngrams.keys) == 0
 
 
 def propose(source, sequence):
@@ -87,7 +87,7 @@ def propose(source, sequence):
 
 
 def test_a_finished_answer_is_proposed_to_the_next_sequence():
-    learning = LearningTable(no_grams(), answers_at_once=1)
+    learning = OnlineNgrams(empty_ngram_table(), answers_at_once=1)
     source = LookupSource(1, 8, NgramStore.empty(), learning)
     served = DraftSequence(1, [*PROMPT], SamplingParams())
     propose(source, served)

@@ -65,7 +65,9 @@ class Watched:
 
     def verify(self, request: VerifyRequest):
         reply = self._verifier.verify(request)
-        parts = _unpacked(reply.feature_starts, reply.feature_lengths, reply.features)
+        parts = _unpacked(
+            reply.hidden_state_starts, reply.hidden_state_lengths, reply.hidden_states
+        )
         for sequence_id, part in zip(request.sequence_ids.tolist(), parts, strict=True):
             known = self.states.setdefault(sequence_id, {})
             for position, state in enumerate(part.states, part.start):

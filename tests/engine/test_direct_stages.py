@@ -48,7 +48,7 @@ class DirectPipeline:
             client = ClientRequest(prompt.encode(), stream=True, request_parameters=given)
             self.engine.submit(self.parse(client), sinks[-1])
         while self.engine.has_work:
-            self.engine.turn()
+            self.engine.step()
         blocks = self.verifier.blocks
         blocks.check_integrity()
         assert (blocks.num_used, blocks.num_free) == (0, blocks.num_blocks)

@@ -24,7 +24,7 @@ def test_every_request_gets_the_targets_own_text(policy):
     assert pipeline.drafter.known == {}
 
 
-def test_speculation_saves_turns_and_reports_it():
+def test_speculation_saves_steps_and_reports_it():
     pipeline = Pipeline()
     sink = pipeline.submit(PROMPTS[0])
     pipeline.run()
@@ -94,14 +94,14 @@ def test_one_token_can_be_asked_for():
     assert (sink.text, sink.finish_reason) == (expected(PROMPTS[0], 1), "length")
 
 
-def test_cancelling_frees_the_blocks_within_one_turn():
+def test_cancelling_frees_the_blocks_within_one_step():
     pipeline = Pipeline()
     sink = pipeline.submit(PROMPTS[0], max_tokens=1000)
     other = pipeline.submit(PROMPTS[1])
     for _ in range(3):
-        pipeline.engine.turn()
+        pipeline.engine.step()
     sink.cancelled = True
-    pipeline.engine.turn()
+    pipeline.engine.step()
     assert len(pipeline.verifier.known) == 1
     pipeline.run()
     assert sink.error is not None
@@ -112,9 +112,9 @@ def test_cancelling_frees_the_blocks_within_one_turn():
 def test_a_cancelled_last_sequence_is_dropped_although_nothing_else_runs():
     pipeline = Pipeline()
     sink = pipeline.submit(PROMPTS[0], max_tokens=1000)
-    pipeline.engine.turn()
+    pipeline.engine.step()
     sink.cancelled = True
-    pipeline.engine.turn()
+    pipeline.engine.step()
     assert pipeline.verifier.known == {}
 
 
@@ -156,7 +156,7 @@ def test_a_draining_engine_refuses_and_finishes():
 def test_a_preempted_sequence_is_recomputed_and_loses_nothing():
     pipeline = Pipeline()
     sinks = [pipeline.submit(prompt, stream=True) for prompt in PROMPTS[:3]]
-    pipeline.engine.turn()
+    pipeline.engine.step()
     youngest = max(pipeline.verifier.known)
     pipeline.verifier.preempt_next.add(youngest)
     pipeline.run()
@@ -167,7 +167,7 @@ def test_a_preempted_sequence_is_recomputed_and_loses_nothing():
 def test_a_sequence_that_the_verifier_forgot_is_started_again():
     pipeline = Pipeline()
     sink = pipeline.submit(PROMPTS[0], stream=True)
-    pipeline.engine.turn()
+    pipeline.engine.step()
     pipeline.verifier.forget_next.add(max(pipeline.verifier.known))
     pipeline.run()
     assert sink.text == expected(PROMPTS[0])
@@ -176,7 +176,7 @@ def test_a_sequence_that_the_verifier_forgot_is_started_again():
 def test_a_sequence_that_cannot_go_on_fails_alone():
     pipeline = Pipeline()
     sinks = [pipeline.submit(prompt, stream=True) for prompt in PROMPTS[:2]]
-    pipeline.engine.turn()
+    pipeline.engine.step()
     pipeline.verifier.spoil_next.add(max(pipeline.verifier.known))
     pipeline.run()
     assert sinks[0].text == expected(PROMPTS[0])
@@ -186,7 +186,7 @@ def test_a_sequence_that_cannot_go_on_fails_alone():
 def test_a_failing_verifier_is_restarted_and_no_stream_breaks():
     pipeline = Pipeline()
     sinks = [pipeline.submit(prompt, stream=True) for prompt in PROMPTS]
-    pipeline.engine.turn()
+    pipeline.engine.step()
     pipeline.verifier.fail_next = 1
     pipeline.run()
     assert [sink.text for sink in sinks] == [expected(prompt) for prompt in PROMPTS]
@@ -196,10 +196,10 @@ def test_a_failing_verifier_is_restarted_and_no_stream_breaks():
 def test_a_verifier_that_keeps_failing_fails_its_requests_and_serves_the_next():
     pipeline = Pipeline()
     sink = pipeline.submit(PROMPTS[0])
-    pipeline.engine.turn()
+    pipeline.engine.step()
     pipeline.verifier.fail_next = 3
     for _ in range(3):
-        pipeline.engine.turn()
+        pipeline.engine.step()
     assert "toy failure" in str(sink.error)
     after = pipeline.submit(PROMPTS[1])
     pipeline.run()
@@ -209,14 +209,14 @@ def test_a_verifier_that_keeps_failing_fails_its_requests_and_serves_the_next():
 def test_a_failing_drafter_means_plain_decoding_not_failure():
     pipeline = Pipeline()
     sink = pipeline.submit(PROMPTS[0])
-    pipeline.engine.turn()
+    pipeline.engine.step()
     pipeline.drafter.fail_next = 1
     pipeline.run()
     assert sink.text == expected(PROMPTS[0])
     assert pipeline.restarted == ["draft"]
 
 
-def test_drafting_that_does_not_pay_is_asked_for_again_only_every_few_turns():
+def test_drafting_that_does_not_pay_is_asked_for_again_only_every_few_steps():
     pipeline = Pipeline()
     pipeline.builder.draft_next = 9
     sink = pipeline.submit(PROMPTS[0], max_tokens=40)

@@ -45,18 +45,18 @@ def test_histograms_hold_one_observation_for_each_round_request_and_token(policy
 
 def test_what_acceptance_was_learned_while_serving_is_told():
     pipeline = Pipeline()
-    pipeline.builder.shift = -0.5
+    pipeline.builder.log_odds_correction = -0.5
     pipeline.submit(PROMPTS[0])
     pipeline.run()
     told = {one.family: one.value for one in read_series(pipeline.engine.metrics)}
-    assert told["canopy_survival_shift"] == -0.5
+    assert told["canopy_log_odds_correction"] == -0.5
 
 
 def test_a_preempted_sequence_waited_once_and_has_one_first_token():
     pipeline = Pipeline()
     pipeline.submit(PROMPTS[0])
     for _ in range(2):
-        pipeline.engine.turn()
+        pipeline.engine.step()
     pipeline.verifier.preempt_next |= set(pipeline.verifier.known)
     pipeline.run()
     metrics = pipeline.engine.metrics
@@ -101,7 +101,7 @@ def test_counters_never_fall():
         pipeline.submit(prompt)
     before: dict[object, float] = {}
     while pipeline.engine.has_work:
-        pipeline.engine.turn()
+        pipeline.engine.step()
         for one in read_series(pipeline.engine.metrics):
             if one.kind is Kind.COUNTER:
                 key = (one.family, one.labels)

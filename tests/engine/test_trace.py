@@ -40,7 +40,7 @@ def test_a_round_tells_its_tree_its_path_and_its_price():
     expected = continuation(prompt, 12)
     plain, first = rounds_of(sink)[:2]
     assert (plain["round"], plain["token_ids"], plain["accepted"]) == (1, [4], [])
-    assert (plain["theta"], plain["bonus"]["token_id"]) == (None, expected[0])
+    assert (plain["price"], plain["bonus"]["token_id"]) == (None, expected[0])
     assert first["token_ids"] == [expected[0], *expected[1:3], 0]
     assert first["texts"] == [*decode(first["token_ids"])]
     assert (first["parents"], first["accepted"]) == ([-1, 0, 1, 2], [1, 2])
@@ -49,14 +49,14 @@ def test_a_round_tells_its_tree_its_path_and_its_price():
     assert (first["num_running"], first["verify_ms"] > 0) == (1, True)
 
 
-@pytest.mark.parametrize(("policy", "theta"), [(PolicyName.PRICED, 0.5), (PolicyName.TOPN, None)])
-def test_a_price_is_told_where_it_was_asked(policy, theta):
+@pytest.mark.parametrize(("policy", "price"), [(PolicyName.PRICED, 0.5), (PolicyName.TOPN, None)])
+def test_a_price_is_told_where_it_was_asked(policy, price):
     pipeline = Pipeline()
     sink = pipeline.submit([3, 1, 4], trace=True, policy=policy)
     pipeline.run()
-    drafted = [traced["theta"] for traced in rounds_of(sink) if len(traced["token_ids"]) > 1]
+    drafted = [traced["price"] for traced in rounds_of(sink) if len(traced["token_ids"]) > 1]
     assert drafted
-    assert set(drafted) == {theta}
+    assert set(drafted) == {price}
 
 
 def test_every_streamed_piece_brings_the_rounds_since_the_last():
@@ -94,7 +94,7 @@ def test_a_stop_string_cuts_the_trace_where_it_cuts_the_answer():
 def test_rounds_go_on_counting_after_a_preemption():
     pipeline = Pipeline()
     sink = pipeline.submit([3, 1, 4], trace=True)
-    pipeline.engine.turn()
+    pipeline.engine.step()
     pipeline.verifier.preempt_next.add(max(pipeline.verifier.known))
     pipeline.run()
     assert all_emitted(rounds_of(sink)) == continuation([3, 1, 4], 12)
@@ -126,7 +126,7 @@ def test_the_traced_paths_spell_the_tokens_that_were_emitted(pipeline, policy, a
         parents, survival = traced["parents"], traced["survival"]
         assert all(survival[i] <= survival[parents[i]] for i in range(1, len(parents)))
         if policy == "priced" and len(parents) > 1:
-            assert min(survival) > traced["theta"] - 1e-4
+            assert min(survival) > traced["price"] - 1e-4
     assert any(len(traced["accepted"]) > 1 for traced in rounds)
 
 
@@ -136,10 +136,11 @@ def traced_rounds(pipeline: DirectPipeline, prompt: str, given: dict) -> list[di
     client = ClientRequest(prompt.encode(), stream=True, request_parameters=given)
     pipeline.engine.submit(pipeline.parse(client), sink)
     while pipeline.engine.has_work:
-        pipeline.engine.turn()
+        pipeline.engine.step()
     rounds = rounds_of(sink)
     tokens = all_emitted(rounds)
     assert len(tokens) == given["max_tokens"]
-    assert pipeline.decode(tokens) == sink.text
+    # The end of a text may cut a character: one mark stands for its bytes.
+    assert pipeline.decode(tokens).rstrip("\ufffd") == sink.text.rstrip("\ufffd")
     assert sum(len(t["accepted"]) for t in rounds) == sink.deltas[-1].report["accepted_tokens"]
     return rounds

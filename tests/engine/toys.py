@@ -84,7 +84,7 @@ class ToyBuilder:
 
     def __init__(self) -> None:
         self.draft_next = 1
-        self.shift = 0.0
+        self.log_odds_correction = 0.0
         self.least_survival = 0.125
         self.num_asked = 0
 
@@ -96,12 +96,12 @@ class ToyBuilder:
             sizes.astype(np.int32),
             np.concatenate([np.zeros(0, np.int32), *selected]),
             np.array([self.draft_next], np.int32),
-            theta=np.array([0.5], np.float32),
-            shift=np.array([self.shift], np.float32),
+            price=np.array([0.5], np.float32),
+            log_odds_correction=np.array([self.log_odds_correction], np.float32),
             least_survival=np.array([self.least_survival], np.float32),
             predicted_ms=np.array([1.0], np.float32),
             load_state=np.array([0], np.int32),
-            hold_turns=np.ones(1, np.int32),
+            price_ttl_steps=np.ones(1, np.int32),
         )
 
 
@@ -231,12 +231,12 @@ class Pipeline:
         self.engine.submit(make_request(prompt, **options), sink)
         return sink
 
-    def run(self, max_turns: int = 500) -> None:
-        """Turn until nothing is left; then no stage holds anything."""
-        for _ in range(max_turns):
+    def run(self, max_steps: int = 500) -> None:
+        """Step until nothing is left; then no stage holds anything."""
+        for _ in range(max_steps):
             if not self.engine.has_work:
                 break
-            self.engine.turn()
+            self.engine.step()
         assert not self.engine.has_work
         assert self.verifier.known == {}
         assert self.engine.metrics.free_blocks == self.verifier.num_blocks

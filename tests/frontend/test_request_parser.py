@@ -160,7 +160,7 @@ def test_a_top_k_beyond_the_vocabulary_is_none(parser):
     assert top_ks == [256, 0, 0]
 
 
-def test_an_empty_turn_of_the_assistant_may_come_without_content(parser, tokenizer):
+def test_an_empty_step_of_the_assistant_may_come_without_content(parser, tokenizer):
     messages = [{"role": "assistant", "content": None, "name": None}]
     request = parser.parse(ClientRequest(messages=json.dumps(messages).encode()))
     assert tokenizer.decode(request.prompt_token_ids.tolist()).startswith("[assistant] \n")

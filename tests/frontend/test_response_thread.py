@@ -2,11 +2,11 @@
 
 import threading
 
-from canopy.frontend.response_thread import Outbox
+from canopy.frontend.response_thread import ResponseThread
 
 
 def test_jobs_run_in_order_on_another_thread():
-    outbox, done = Outbox(), []
+    outbox, done = ResponseThread(), []
     for number in range(100):
         outbox.post(lambda number=number: done.append((number, threading.current_thread())))
     outbox.close()
@@ -15,7 +15,7 @@ def test_jobs_run_in_order_on_another_thread():
 
 
 def test_a_job_that_raises_does_not_stop_the_others(caplog):
-    outbox, done = Outbox(), []
+    outbox, done = ResponseThread(), []
     outbox.post(lambda: 1 / 0)
     outbox.post(lambda: done.append(1))
     outbox.close()
@@ -24,7 +24,7 @@ def test_a_job_that_raises_does_not_stop_the_others(caplog):
 
 
 def test_posting_does_not_wait_and_closing_does():
-    outbox, gate, done = Outbox(), threading.Event(), []
+    outbox, gate, done = ResponseThread(), threading.Event(), []
     outbox.post(gate.wait)
     outbox.post(lambda: done.append(1))
     assert done == []
@@ -34,7 +34,7 @@ def test_posting_does_not_wait_and_closing_does():
 
 
 def test_closing_gives_up_on_a_job_that_hangs():
-    outbox, gate = Outbox(), threading.Event()
+    outbox, gate = ResponseThread(), threading.Event()
     outbox.post(gate.wait)
     outbox.close(timeout_s=0.05)
     gate.set()

@@ -56,8 +56,8 @@ def test_values_out_of_range_are_refused_by_name(name, value):
 
 
 def test_unknown_names_are_refused_with_the_known_ones():
-    with pytest.raises(InvalidRequest, match=r"unknown parameter colour.*known are temperature"):
-        parse_parameters({"colour": 2})
+    with pytest.raises(InvalidRequest, match=r"unknown parameter color.*known are temperature"):
+        parse_parameters({"color": 2})
 
 
 @pytest.mark.parametrize("name", sorted(VLLM_PARAMETERS))

@@ -183,12 +183,12 @@ def test_the_theme_can_be_chosen_and_is_remembered(visit):
         return page.evaluate("getComputedStyle(document.body).backgroundColor")
 
     light = ground()
-    page.get_by_role("button", name="Switch to dark colours").click()
+    page.get_by_role("button", name="Switch to dark colors").click()
     dark = ground()
     page.reload()
     assert ground() == dark != light
     page.emulate_media(color_scheme="dark")
-    page.get_by_role("button", name="Switch to light colours").click()
+    page.get_by_role("button", name="Switch to light colors").click()
     assert ground() == light
 
 

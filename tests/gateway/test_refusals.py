@@ -57,7 +57,7 @@ def post(url: str, body: dict | bytes | str, path="/v1/chat/completions", **head
         ({"tools": [{"type": "function"}]}, "tools is not supported"),
         ({"response_format": {"type": "json_object"}}, "response_format is not supported"),
         ({"presence_penalty": 0.5}, "presence_penalty is not supported"),
-        ({"colour": "green"}, "colour: unknown field"),
+        ({"color": "green"}, "color: unknown field"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_with_its_name(client, fields, message):

@@ -10,7 +10,7 @@ from canopy.acceptance.distribution import greedy_token, target_distribution
 from canopy.acceptance.rules import noisy_argmax
 from canopy.sampling import SamplingParams
 from canopy_kernels.sampling.coupled_argmax import coupled_argmax_reference, launch_coupled_argmax
-from canopy_kernels.sampling.filters import row_laws
+from canopy_kernels.sampling.filters import row_thresholds
 
 # NumPy, which the interpreter runs on, also computes and warns of what masks leave out.
 pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
@@ -65,7 +65,7 @@ def test_kernel_reference_and_acceptance_choose_the_same_tokens(params, vocab_si
 def test_sixteen_bit_logits_of_mixed_rows_are_read_as_they_are(dtype):
     logits = torch.randn(4, 5000, generator=torch.Generator().manual_seed(1)).to(dtype)
     temperatures = torch.tensor([0.0, 1.0, 0.5, 0.0])
-    laws = row_laws(logits, temperatures)
+    laws = row_thresholds(logits, temperatures)
     seeds, positions = [3, 4, 5, 6], [1, 2, 3, 4]
     expected = coupled_argmax_reference(
         logits.float(), laws, torch.tensor(seeds), torch.tensor(positions)
@@ -79,7 +79,7 @@ def test_a_row_that_cannot_be_sampled_gives_minus_one(temperature):
     logits[0, 7] = torch.nan
     logits[1, 7] = torch.inf
     logits[2] = -torch.inf
-    laws = row_laws(logits, torch.full((4,), temperature))
+    laws = row_thresholds(logits, torch.full((4,), temperature))
     token_ids = launch(logits, laws, [1, 2, 3, 4], [0, 0, 0, 0])
     assert token_ids[:3].tolist() == [-1, -1, -1]
     assert token_ids[3] >= 0
@@ -88,7 +88,7 @@ def test_a_row_that_cannot_be_sampled_gives_minus_one(temperature):
 def test_a_ruled_out_token_is_never_drawn():
     logits = torch.full((8, 300), -torch.inf)
     logits[:, 250] = -1e30
-    laws = row_laws(logits, torch.ones(8))
+    laws = row_thresholds(logits, torch.ones(8))
     assert launch(logits, laws, list(range(8)), [0] * 8).tolist() == [250] * 8
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from kernel_interpreter import DEVICE
 
-from canopy_kernels.host_to_device import ALIGNMENT, packed, send, views
+from canopy_kernels.host_to_device import ALIGNMENT, copy_packed, packed, views
 
 ARRAYS = {
     "ids": np.arange(3, dtype=np.int32),
@@ -15,7 +15,7 @@ ARRAYS = {
 
 
 def test_arrays_arrive_as_they_were():
-    sent = send(ARRAYS, DEVICE)
+    sent = copy_packed(ARRAYS, DEVICE)
     for name, array in ARRAYS.items():
         assert np.array_equal(sent[name].cpu().numpy(), array)
         assert sent[name].cpu().numpy().dtype == array.dtype

@@ -7,21 +7,21 @@ import torch
 from canopy_kernels.attention.tree_attention import PagedRows, tree_attention_reference
 from canopy_kernels.int8.attention import (
     Queries,
-    ask_for_share,
-    attend_share,
+    attend_partition,
     new_queries,
     new_scratch,
+    prefetch_partition,
     put_query,
 )
 from canopy_kernels.int8.kv_cache import (
     GROUP,
     Int8KeyValues,
+    alloc_levels,
     layer_of,
     move,
     new_key_values,
     put_key,
     put_value,
-    room_for_levels,
 )
 from canopy_kernels.int8.layout import BLOCK
 from canopy_kernels.int8.work_items import most_groups
@@ -64,7 +64,7 @@ def paged_rows(context_lengths: list[int], forests: list[list[int]], block_size:
 
 def filled_cache(num_slots: int, num_kv_heads: int, head_dim: int) -> Int8KeyValues:
     """One layer in which every slot was written."""
-    rng, levels = np.random.default_rng(num_slots), room_for_levels(head_dim)
+    rng, levels = np.random.default_rng(num_slots), alloc_levels(head_dim)
     cache = layer_of.py_func(new_key_values(1, num_slots // GROUP, num_kv_heads, head_dim), 0)
     for slot in range(num_slots):
         for head in range(num_kv_heads):
@@ -107,8 +107,8 @@ def attend(
     scratch = new_scratch(num_workers, num_members, num_groups, head_dim)
     queries = queries_of(query)
     for worker in range(num_workers):
-        ask_for_share(queries, cache, rows.arrays, scratch, worker, num_workers)
-        attend_share(queries, cache, rows.arrays, scratch, out, worker, num_workers)
+        prefetch_partition(queries, cache, rows.arrays, scratch, worker, num_workers)
+        attend_partition(queries, cache, rows.arrays, scratch, out, worker, num_workers)
     return out[..., :head_dim]
 
 
@@ -160,8 +160,8 @@ def test_stored_keys_and_values_are_off_by_half_a_step_at_most():
     rng = np.random.default_rng(4)
     cache = layer_of.py_func(new_key_values(1, 3, 2, 24), 0)
     key, value = (3 * rng.normal(size=(2, 24))).astype(np.float32)
-    put_key(key, cache, 37, 1, room_for_levels(24))
-    put_value(value, cache, 37, 1, room_for_levels(24))
+    put_key(key, cache, 37, 1, alloc_levels(24))
+    put_value(value, cache, 37, 1, alloc_levels(24))
     keys, values = restored(cache, 24)
     assert np.abs(keys[37, 1].numpy() - key).max() <= 0.51 * np.abs(key).max() / 127
     assert np.abs(values[37, 1].numpy() - value).max() <= 0.51 * np.abs(value).max() / 127

@@ -8,9 +8,9 @@ from canopy_kernels.int8.gemm import (
     activation_levels,
     int8_linear,
     int8_linear_reference,
-    linear_share,
+    linear_partition,
     packed_rows,
-    quantise_weight,
+    quantize_weight,
 )
 from canopy_kernels.int8.layout import (
     BLOCK,
@@ -60,7 +60,7 @@ def test_shares_fill_the_output_and_change_no_bit(num_workers):
     q, row_scales, *linear = operands(9, 36, 5 * BLOCK - 3)
     out = np.full((9, 5 * BLOCK), np.nan, np.float32)
     for worker in range(num_workers):
-        linear_share(packed_rows(q), row_scales, tuple(linear), out, worker, num_workers)
+        linear_partition(packed_rows(q), row_scales, tuple(linear), out, worker, num_workers)
     assert np.array_equal(out, int8_linear(q, row_scales, *linear))
 
 
@@ -85,7 +85,7 @@ def test_packing_can_be_undone():
 def test_weights_are_off_by_half_a_step_at_most():
     weight = np.random.default_rng(0).normal(size=(20, 31)).astype(np.float32)
     weight[3] = 0
-    blocks, scales = quantise_weight(weight)
+    blocks, scales = quantize_weight(weight)
     restored = unpack_weight(blocks)[:20, :31] * scales[:20, None]
     assert np.all(np.abs(restored - weight) <= 0.501 * scales[:20, None])
     assert np.array_equal(np.abs(restored[3]), np.zeros(31))

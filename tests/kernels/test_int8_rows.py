@@ -15,23 +15,23 @@ def random_row(length: int, seed: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("levels", [127, 11008, 32767])
-def test_quantised_rows_are_off_by_half_a_step_at_most(length, levels):
+def test_quantized_rows_are_off_by_half_a_step_at_most(length, levels):
     row, q = random_row(length), np.empty(length, np.int16)
-    scale = ops.quantise(row, levels, q)
+    scale = ops.quantize(row, levels, q)
     assert np.abs(q.astype(int)).max() == levels
     assert np.abs(q * np.float64(scale) - row).max() <= 0.502 * scale
 
 
 def test_a_row_of_zeros_has_scale_zero():
     q = np.full(9, 5, np.int16)
-    assert ops.quantise(np.zeros(9, np.float32), 127, q) == 0
+    assert ops.quantize(np.zeros(9, np.float32), 127, q) == 0
     assert not q.any()
 
 
 def test_nothing_hides_a_row_that_is_not_a_number():
     row = random_row(33)
     row[20] = np.nan
-    assert np.isnan(ops.quantise(row, 127, np.empty(33, np.int16)))
+    assert np.isnan(ops.quantize(row, 127, np.empty(33, np.int16)))
 
 
 @pytest.mark.parametrize("length", LENGTHS)

@@ -23,7 +23,7 @@ def compiled(tiles):
         for row in range(len(q)):
             tiles.pack_row(q[row], depth, packed, row, len(q))
         begin(len(q), depth)
-        block_side = (
+        b_operand = (
             memory.ctypes.data,
             distances.ctypes.data,
             len(distances),
@@ -32,8 +32,8 @@ def compiled(tiles):
             bias.ctypes.data,
             0,
         )
-        row_side = (packed.ctypes.data, len(q), row_scales.ctypes.data)
-        tiles.block_of_outputs(row_side, block_side, (out.ctypes.data, out.shape[1]))
+        a_operand = (packed.ctypes.data, len(q), row_scales.ctypes.data)
+        tiles.block_of_outputs(a_operand, b_operand, (out.ctypes.data, out.shape[1]))
         end(len(q))
         return packed.size + distances.size
 

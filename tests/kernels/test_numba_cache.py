@@ -18,7 +18,7 @@ def test_every_change_of_a_compiled_source_has_a_directory_of_its_own(monkeypatc
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "chosen"))
 
     def directory() -> Path:
-        numba_cache.keep_by_sources()
+        numba_cache.configure_cache()
         return Path(numba_cache.config.CACHE_DIR)
 
     first = directory()

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from canopy_kernels.ngram.prompt_lookup import COPY_WINDOW, LONGEST_COPIED_MATCH, copied_tokens
+from canopy_kernels.ngram.prompt_lookup import COPY_WINDOW, LONGEST_COPIED_MATCH, prompt_lookup
 
 
 def searched(text, num):
@@ -22,11 +22,11 @@ def searched(text, num):
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.integers(1, 6))
 def test_the_latest_of_the_longest_matches_goes_on(text, num):
-    length, following = copied_tokens(np.array(text), num)
+    length, following = prompt_lookup(np.array(text), num)
     assert (length, following.tolist()) == searched(text, num)
 
 
 @pytest.mark.parametrize(("gap", "expected"), [(COPY_WINDOW - 3, 2), (COPY_WINDOW, 0)])
 def test_only_the_last_tokens_are_searched(gap, expected):
     text = [1, 2, 9, *range(10, 7 + gap), 1, 2]
-    assert copied_tokens(np.array(text), 2)[0] == expected
+    assert prompt_lookup(np.array(text), 2)[0] == expected

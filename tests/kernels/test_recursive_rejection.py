@@ -29,16 +29,16 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning"
 )
 def test_kernel_and_acceptance_agree(vocab_size, params):
     case = random_case(10, vocab_size, seed=1)
-    verdicts = launch_recursive_rejection(*arguments(case, **params))
-    assert torch.equal(verdicts.table.cpu(), accepted(case, Acceptance.REJECTION, **params))
+    results = launch_recursive_rejection(*arguments(case, **params))
+    assert torch.equal(results.table.cpu(), accepted(case, Acceptance.REJECTION, **params))
 
 
 @pytest.mark.parametrize("vocab_size", [3, 40])
 def test_reference_and_acceptance_agree(vocab_size):
     case = random_case(200, vocab_size, seed=2)
-    verdicts = recursive_rejection_reference(*(cpu(a) for a in arguments(case)))
-    assert torch.equal(verdicts.table, accepted(case, Acceptance.REJECTION))
-    assert verdicts.num_accepted.sum() > 50
+    results = recursive_rejection_reference(*(cpu(a) for a in arguments(case)))
+    assert torch.equal(results.table, accepted(case, Acceptance.REJECTION))
+    assert results.num_accepted.sum() > 50
 
 
 def test_the_emitted_token_follows_the_target_whatever_the_row():
@@ -54,11 +54,11 @@ def test_the_emitted_token_follows_the_target_whatever_the_row():
         case.trees.append(DraftTree(np.array([0, *children], np.int32), np.array([-1, 0, 0])))
         case.rows.append([row, ProposalRow.empty(), ProposalRow.empty()])
         case.logits.append(logits)
-    verdicts = recursive_rejection_reference(*(cpu(a) for a in arguments(case)))
-    paths, trees = verdicts.paths[:, 0].tolist(), case.trees
+    results = recursive_rejection_reference(*(cpu(a) for a in arguments(case)))
+    paths, trees = results.paths[:, 0].tolist(), case.trees
     first = [
         int(tree.token_ids[path]) if path >= 0 else bonus
-        for path, tree, bonus in zip(paths, trees, verdicts.bonus_ids.tolist(), strict=True)
+        for path, tree, bonus in zip(paths, trees, results.bonus_ids.tolist(), strict=True)
     ]
     counts = np.bincount(first, minlength=4)
     distance = (counts - target * num_draws) ** 2 / (target * num_draws)

@@ -23,17 +23,17 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning"
 )
 def test_kernel_and_acceptance_agree(vocab_size, params):
     case = random_case(10, vocab_size, seed=1)
-    verdicts = launch_traversal(*arguments(case, **params))
+    results = launch_traversal(*arguments(case, **params))
     expected = accepted(case, Acceptance.TRAVERSAL, **params)
-    assert torch.equal(verdicts.table.cpu(), expected)
+    assert torch.equal(results.table.cpu(), expected)
 
 
 @pytest.mark.parametrize("vocab_size", [3, 40])
 def test_reference_and_acceptance_agree(vocab_size):
     case = random_case(200, vocab_size, seed=2)
-    verdicts = traversal_reference(*(cpu(argument) for argument in arguments(case)))
-    assert torch.equal(verdicts.table, accepted(case, Acceptance.TRAVERSAL))
-    assert verdicts.num_accepted.sum() > 50
+    results = traversal_reference(*(cpu(argument) for argument in arguments(case)))
+    assert torch.equal(results.table, accepted(case, Acceptance.TRAVERSAL))
+    assert results.num_accepted.sum() > 50
 
 
 def test_a_drafter_that_is_the_target_is_always_accepted():

@@ -11,7 +11,7 @@ PACKAGE = ROOT / "python_backend" / "canopy"
 BASE = {"addresses", "config", "cpus", "errors", "sampling"}
 SHARED = BASE | {"tree", "text", "costs", "acceptance", "kv_cache", "models", "model_store"}
 ALLOWED = {
-    "config": {"cpus", "errors"},
+    "config": {"cpus", "errors", "sampling"},
     "addresses": {"config", "errors"},
     "cpus": set(),
     "errors": set(),

@@ -15,7 +15,7 @@ SPECIAL = ["<unk>", "<start>", "<end>"]
 
 
 def write_gguf(path: Path, seed: int = 0) -> dict[str, np.ndarray]:
-    """One layer of random weights, quantised; returns what each tensor means in float32."""
+    """One layer of random weights, quantized; returns what each tensor means in float32."""
     tokens = SPECIAL + sorted(pre_tokenizers.ByteLevel.alphabet()) + ["he"]
     writer = GGUFWriter(path, "llama")
     writer.add_block_count(1)

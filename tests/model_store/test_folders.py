@@ -12,7 +12,7 @@ from canopy.config import Deployment, DrafterConfig, TargetConfig
 from canopy.errors import InvalidDeployment
 from canopy.model_store import folders
 from canopy.model_store.folders import FetchFailed, fetch_model, model_folder, with_model_folders
-from canopy.model_store.manifest import damage, write_manifest
+from canopy.model_store.manifest import integrity_error, write_manifest
 
 
 @pytest.fixture
@@ -69,10 +69,10 @@ def test_damage_is_noticed_without_reading_the_contents(tmp_path, hurt):
     for name in ("model.safetensors", "tokenizer.json"):
         (tmp_path / name).write_text(name)
     write_manifest(tmp_path, "here")
-    assert damage(tmp_path, "here", full=False) is None
-    assert damage(tmp_path, "elsewhere", full=False)
+    assert integrity_error(tmp_path, "here", full=False) is None
+    assert integrity_error(tmp_path, "elsewhere", full=False)
     hurt(tmp_path)
-    assert damage(tmp_path, "here", full=False)
+    assert integrity_error(tmp_path, "here", full=False)
 
 
 def test_a_damaged_folder_is_refused_and_made_again(tiny):

@@ -77,7 +77,7 @@ def test_attention_scores_are_the_same_in_either_rope_layout():
     np.testing.assert_allclose(halves, interleaved, rtol=1e-10)
 
 
-def test_every_weight_is_found_under_its_hugging_face_name_within_a_quantisation_step(converted):
+def test_every_weight_is_found_under_its_hugging_face_name_within_a_quantization_step(converted):
     folder, meaning = converted
     weights = load_file(folder / "model.safetensors")
     assert set(weights) == {weight_name(name) for name in meaning}

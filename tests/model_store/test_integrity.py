@@ -7,8 +7,8 @@ from canopy.errors import InvalidDeployment
 from canopy.model_store import assets, integrity
 from canopy.model_store.integrity import check_files
 from canopy.model_store.manifest import (
-    damage,
     has_wrong_checksum,
+    integrity_error,
     manifest_path,
     with_checksum,
     write_manifest,
@@ -17,7 +17,7 @@ from canopy.model_store.manifest import (
 
 @pytest.mark.parametrize("name", ["NGRAM_STORE", "BLOCK_DRAFTER", "SMALL_DRAFTER"])
 def test_what_is_shipped_is_what_its_manifest_says(name):
-    assert damage(getattr(assets, name), None, full=True) is None
+    assert integrity_error(getattr(assets, name), None, full=True) is None
 
 
 def flip(path):

@@ -10,7 +10,7 @@ from families import FAMILIES, oracle_logits, oracle_states, write_family
 
 from canopy.kv_cache.float_cache import KVCache
 from canopy.models.decoder import Decoder, load_decoder
-from canopy.models.step_batch import HiddenTaps, Segment, assemble_step
+from canopy.models.step_batch import AuxHiddenStates, Segment, assemble_step
 
 BLOCK_SIZE = 4
 NUM_BLOCKS = 64
@@ -141,9 +141,9 @@ def test_only_the_wanted_rows_get_logits(smol):
 def test_tapped_states_are_those_of_transformers(pair):
     decoder, model = pair
     batch = assemble_step([segment(0, shuffled_table(), TOKENS)], BLOCK_SIZE, "cpu")
-    taps = HiddenTaps.of((0, 1), batch, decoder.config.hidden_size)
-    decoder.forward(batch, new_cache(decoder), taps)
-    assert (taps.states - oracle_states(model, TOKENS)[:, :2]).abs().max() < TOLERANCE
+    aux_hidden_states = AuxHiddenStates.of((0, 1), batch, decoder.config.hidden_size)
+    decoder.forward(batch, new_cache(decoder), aux_hidden_states)
+    assert (aux_hidden_states.states - oracle_states(model, TOKENS)[:, :2]).abs().max() < TOLERANCE
 
 
 def test_bfloat16_is_as_near_to_float32_as_transformers_is(smol):

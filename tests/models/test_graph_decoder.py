@@ -9,12 +9,12 @@ import torch
 from families import write_family
 from test_kernel_decoder import BLOCK_SIZE, NUM_BLOCKS, steps
 
-from canopy.kv_cache.triton_cache import KernelKVCache
+from canopy.kv_cache.triton_cache import TritonKVCache
 from canopy.models.decoder import load_decoder
 from canopy.models.llama.buckets import Bucket, Buckets
 from canopy.models.llama.float_decoder import FloatDecoder
 from canopy.models.llama.graph_decoder import GraphDecoder
-from canopy.models.step_batch import HiddenTaps, Segment, StepBatch, assemble_step
+from canopy.models.step_batch import AuxHiddenStates, Segment, StepBatch, assemble_step
 
 TOLERANCE = 1e-4  # relative to the largest; torch sums matrix products in another order
 
@@ -44,7 +44,7 @@ def decoder(tmp_path, monkeypatch) -> FloatDecoder:
     config = decoder.config
     shape = config.num_layers, NUM_BLOCKS, BLOCK_SIZE, config.num_kv_heads, config.head_dim
     monkeypatch.setattr(
-        decoder, "new_cache", lambda *_: KernelKVCache(*shape, torch.float32, "cpu")
+        decoder, "new_cache", lambda *_: TritonKVCache(*shape, torch.float32, "cpu")
     )
     return decoder
 
@@ -62,12 +62,14 @@ def test_replayed_steps_equal_plain_ones_and_leave_the_same_cache(decoder):
     given = []
     for segments in [*steps()[:2], small, steps()[2]]:
         batch = assemble_step(segments, BLOCK_SIZE)
-        taps = [HiddenTaps.of((0, 1), batch, decoder.config.hidden_size) for _ in caches]
-        expected = decoder.forward(batch, caches[0], taps[0])
-        given.append(graphs.forward(batch, caches[1], taps[1]))
+        aux_hidden_states = [
+            AuxHiddenStates.of((0, 1), batch, decoder.config.hidden_size) for _ in caches
+        ]
+        expected = decoder.forward(batch, caches[0], aux_hidden_states[0])
+        given.append(graphs.forward(batch, caches[1], aux_hidden_states[1]))
         assert given[-1].shape == expected.shape
         assert_near(given[-1], expected)
-        assert_near(taps[1].states, taps[0].states)
+        assert_near(aux_hidden_states[1].states, aux_hidden_states[0].states)
     assert recorder.num_captured == len(Buckets(16, 2, 1).all)
     assert recorder.num_replayed == len(given)
     assert len({tensor.data_ptr() for tensor in given}) == 1

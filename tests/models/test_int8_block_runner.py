@@ -27,8 +27,10 @@ def drafter(tiny_folder):
 
 def encoded(runner, config, batch, length):
     generator = np.random.default_rng(batch)
-    features = generator.normal(size=(batch * length, config.feature_size)).astype(np.float16)
-    return runner.encode(features, np.tile(np.arange(length), batch))
+    hidden_states = generator.normal(size=(batch * length, config.hidden_states_size)).astype(
+        np.float16
+    )
+    return runner.encode(hidden_states, np.tile(np.arange(length), batch))
 
 
 def deviation(found, expected):

@@ -15,7 +15,7 @@ from canopy.models.decoder import load_decoder
 from canopy.models.int8 import weights as int8_weights
 from canopy.models.int8.decoder import Int8Decoder
 from canopy.models.int8.weights import load_int8_weights
-from canopy.models.step_batch import HiddenTaps, Segment, assemble_step
+from canopy.models.step_batch import AuxHiddenStates, Segment, assemble_step
 
 BLOCK_SIZE = 16
 NUM_BLOCKS = 16
@@ -151,9 +151,9 @@ def test_tapped_states_are_the_same_bits_in_any_chunk_and_leave_the_logits_alone
         for start in range(0, len(TOKENS), chunk):
             part = segment(start, shuffled_table(), TOKENS[start : start + chunk])
             batch = assemble_step([part], BLOCK_SIZE, "cpu")
-            taps = HiddenTaps.of(layers, batch, decoder.config.hidden_size)
-            logits.append(decoder.forward(batch, cache, taps).clone())
-            states.append(taps.states)
+            aux_hidden_states = AuxHiddenStates.of(layers, batch, decoder.config.hidden_size)
+            logits.append(decoder.forward(batch, cache, aux_hidden_states).clone())
+            states.append(aux_hidden_states.states)
         return torch.cat(states), torch.cat(logits)
 
     states, logits = tapped(50)
@@ -165,11 +165,11 @@ def test_tapped_states_are_near_those_of_transformers(family):
     folder, model = family
     decoder = load(folder, num_threads=2)
     batch = assemble_step([segment(0, shuffled_table(), TOKENS)], BLOCK_SIZE, "cpu")
-    taps = HiddenTaps.of((0, 1), batch, decoder.config.hidden_size)
-    decoder.forward(batch, new_cache(decoder), taps)
+    aux_hidden_states = AuxHiddenStates.of((0, 1), batch, decoder.config.hidden_size)
+    decoder.forward(batch, new_cache(decoder), aux_hidden_states)
     expected = oracle_states(model, TOKENS)[:, :2]
-    assert torch.allclose(taps.states[:, 0], expected[:, 0])
-    assert (taps.states - expected).norm() < 0.05 * expected.norm()
+    assert torch.allclose(aux_hidden_states.states[:, 0], expected[:, 0])
+    assert (aux_hidden_states.states - expected).norm() < 0.05 * expected.norm()
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ BLOCK_SIZE = 16
 PROMPTS = Path(__file__).parents[2] / "bench" / "prompts.jsonl"
 TEXT = """\
 A lighthouse keeper on a small island wrote down the weather every evening for thirty years. He
-noted the direction of the wind, the height of the waves and the colour of the sky at sunset. When
+noted the direction of the wind, the height of the waves and the color of the sky at sunset. When
 he retired, the notebooks filled a whole shelf. A student from the mainland read all of them and
 found that storms came more often in years when the spring had been unusually warm. She wrote a
 short program to count them:

@@ -6,7 +6,7 @@ import torch
 from families import write_family
 
 from canopy.kv_cache.float_cache import KVCache
-from canopy.kv_cache.triton_cache import MAX_MOVES, KernelKVCache
+from canopy.kv_cache.triton_cache import MAX_MOVES, TritonKVCache
 from canopy.models.decoder import load_decoder
 from canopy.models.step_batch import Segment, assemble_step
 
@@ -43,7 +43,7 @@ def test_kernels_give_the_logits_and_the_cache_of_the_cpu_path(family, tmp_path)
     decoder = load_decoder(tmp_path, "float32", "cpu")
     config = decoder.config
     shape = (config.num_layers, NUM_BLOCKS, BLOCK_SIZE, config.num_kv_heads, config.head_dim)
-    caches = [kind(*shape, torch.float32, "cpu") for kind in (KVCache, KernelKVCache)]
+    caches = [kind(*shape, torch.float32, "cpu") for kind in (KVCache, TritonKVCache)]
     for segments in steps():
         batch = assemble_step(segments, BLOCK_SIZE, "cpu")
         expected, given = (decoder.forward(batch, cache) for cache in caches)
@@ -60,7 +60,7 @@ def test_kernels_give_the_logits_and_the_cache_of_the_cpu_path(family, tmp_path)
 
 @pytest.mark.parametrize("num_moves", [0, 3, MAX_MOVES + 1])
 def test_any_number_of_slots_can_be_moved(num_moves):
-    caches = [kind(1, 160, 4, 1, 16, torch.float32, "cpu") for kind in (KVCache, KernelKVCache)]
+    caches = [kind(1, 160, 4, 1, 16, torch.float32, "cpu") for kind in (KVCache, TritonKVCache)]
     content = torch.randn(caches[0].keys.shape, generator=torch.Generator().manual_seed(0))
     sources = torch.from_numpy(np.random.default_rng(0).permutation(640)[:num_moves])
     for cache in caches:
@@ -71,7 +71,7 @@ def test_any_number_of_slots_can_be_moved(num_moves):
 
 
 def test_every_sequence_moves_its_own_slots():
-    caches = [kind(2, 8, 4, 1, 16, torch.float32, "cpu") for kind in (KVCache, KernelKVCache)]
+    caches = [kind(2, 8, 4, 1, 16, torch.float32, "cpu") for kind in (KVCache, TritonKVCache)]
     content = torch.randn(caches[0].keys.shape, generator=torch.Generator().manual_seed(0))
     sources = torch.tensor([[3, 5, 6], [20, -1, -1], [-1, -1, -1]])
     destinations = torch.tensor([[2, 3, 5], [17, -1, -1], [-1, -1, -1]])

@@ -3,7 +3,7 @@
 import torch
 from safetensors.torch import load_file
 
-from canopy.drafter.block.combined_weights import load_joint_weights
+from canopy.drafter.block.combined_weights import load_combined_weights
 from canopy.model_store.assets import BLOCK_DRAFTER
 from canopy.models.block_drafter.checkpoint import CONFIG_FILE, WEIGHTS_FILE, load_config
 from canopy.models.block_drafter.network import BlockDrafter
@@ -30,6 +30,6 @@ def test_its_files_stay_small():
 
 
 def test_a_survival_model_joins_it_with_lookup():
-    weights = load_joint_weights(BLOCK_DRAFTER)
+    weights = load_combined_weights(BLOCK_DRAFTER)
     assert weights is not None
     assert weights[FEATURES.index("drafted_odds")] > 0.0

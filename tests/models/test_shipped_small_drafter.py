@@ -59,9 +59,9 @@ def drafts(source, tokenizer, monkeypatch):
     rows: list[int] = []
     forward = source._decoder.forward
 
-    def counted(batch, cache, taps=None):
+    def counted(batch, cache, aux_hidden_states=None):
         rows.append(len(batch.logit_rows))
-        return forward(batch, cache, taps)
+        return forward(batch, cache, aux_hidden_states)
 
     monkeypatch.setattr(source._decoder, "forward", counted)
     token_ids = tokenizer.encode(TEXT, add_special_tokens=False).ids

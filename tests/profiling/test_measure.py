@@ -33,7 +33,7 @@ def measured(deployment):
     return measurement, phases, verifiers[0]
 
 
-def test_a_grid_holds_what_a_turn_can_be():
+def test_a_grid_holds_what_a_step_can_be():
     grid = StepGrid.up_to(6)
     assert grid.sequences == (1, 2, 4)
     assert (4, 2) not in grid.cells

@@ -9,7 +9,7 @@ from wire import Stream, ask, post
 pytestmark = pytest.mark.server
 
 GREEDY = {"temperature": 0, "ignore_eos": True}
-WHOLE = {"stream": False, "exclude_input_in_output": True}
+SINGLE_RANK = {"stream": False, "exclude_input_in_output": True}
 
 
 def test_a_streamed_answer_says_how_it_ended_and_what_speculation_did(server):
@@ -27,14 +27,14 @@ def test_a_streamed_answer_says_how_it_ended_and_what_speculation_did(server):
 
 def test_the_streamed_text_equals_the_whole_text(server):
     streamed = ask(server.grpc_url, "hello", max_tokens=40, **GREEDY)
-    whole = ask(server.grpc_url, "hello", max_tokens=40, **WHOLE, **GREEDY)
+    whole = ask(server.grpc_url, "hello", max_tokens=40, **SINGLE_RANK, **GREEDY)
     assert len(whole.outputs) == 1
     assert streamed.text == whole.text
 
 
 def test_an_unstreamed_answer_begins_with_the_prompt_unless_excluded(server):
     answer = ask(server.grpc_url, "hello", max_tokens=4, stream=False, **GREEDY)
-    without = ask(server.grpc_url, "hello", max_tokens=4, **WHOLE, **GREEDY)
+    without = ask(server.grpc_url, "hello", max_tokens=4, **SINGLE_RANK, **GREEDY)
     assert answer.text == "hello" + without.text
 
 
@@ -61,7 +61,7 @@ def test_no_piece_breaks_a_character(server, text):
     assert answer.error is None
     for piece in answer.pieces:
         piece.encode("utf-8")
-    whole = ask(server.grpc_url, text * 3, **WHOLE, **options)
+    whole = ask(server.grpc_url, text * 3, **SINGLE_RANK, **options)
     assert answer.text == whole.text
 
 

@@ -21,8 +21,8 @@ def scores_of(decoder) -> list[float]:
 def main() -> None:
     decoder = load_sharded(TargetConfig(**json.loads(sys.argv[1])))
     print(json.dumps(scores_of(decoder)), flush=True)
-    decoder.team.ended.wait()
-    print(json.dumps(decoder.team.failure), flush=True)
+    decoder.group.ended.wait()
+    print(json.dumps(decoder.group.failure), flush=True)
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ class Life:
 
     def end(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Keys and values that ranks 1.. held."""
-        self.decoder.team.close()
+        self.decoder.group.close()
         paths = [self.folder / f"{rank}.pt" for rank in range(1, self.num_ranks)]
         assert within(20, lambda: all(path.exists() for path in paths))
         time.sleep(0.1)

@@ -45,7 +45,7 @@ def assert_over(decoder: ShardedDecoder, pids: list[int]) -> None:
 def test_a_killed_worker_is_noticed_by_the_next_step(tiny_folder):
     decoder = load_sharded(target_of(tiny_folder, 3))
     decoder.new_cache(4, 4)
-    pids = decoder.team.workers.pids
+    pids = decoder.group.workers.pids
     os.kill(pids[1], signal.SIGKILL)
     start = time.monotonic()
     with pytest.raises(StageFailed, match="rank 2 ended with -9"):
@@ -56,19 +56,19 @@ def test_a_killed_worker_is_noticed_by_the_next_step(tiny_folder):
 
 def test_a_killed_worker_is_noticed_while_nothing_is_asked(tiny_folder):
     decoder = load_sharded(target_of(tiny_folder, 2))
-    pids = decoder.team.workers.pids
+    pids = decoder.group.workers.pids
     time.sleep(HANG_S + 1)  # the pulse alone keeps the ranks together
     decoder.new_cache(4, 4)
     os.kill(pids[0], signal.SIGKILL)
-    assert within(NOTICED_S, lambda: "ended with -9" in decoder.team.failure)
+    assert within(NOTICED_S, lambda: "ended with -9" in decoder.group.failure)
     assert_over(decoder, pids)
 
 
 def test_a_hanging_worker_is_noticed_after_the_timeout(tiny_folder):
     decoder = load_sharded(target_of(tiny_folder, 2))
-    pids = decoder.team.workers.pids
+    pids = decoder.group.workers.pids
     os.kill(pids[0], signal.SIGSTOP)
-    assert within(HANG_S + NOTICED_S, lambda: "hangs" in decoder.team.failure)
+    assert within(HANG_S + NOTICED_S, lambda: "hangs" in decoder.group.failure)
     assert_over(decoder, pids)
 
 
@@ -87,14 +87,14 @@ def test_what_a_broken_collective_left_behind_reaches_no_text(tiny_folder, monke
     decoder = load_sharded(target_of(tiny_folder, 2))
     driver = Driver(decoder=decoder)
     client = driver.add([5, 6, 7], SamplingParams(temperature=0.0, max_tokens=8))
-    driver.turn()
+    driver.step()
     emitted, sequence = list(client.emitted), driver.verifier._sequences[client.id]
     known, committed = list(sequence.token_ids), driver.verifier.blocks.num_committed(client.id)
-    pids = decoder.team.workers.pids
+    pids = decoder.group.workers.pids
     collectives = SimpleNamespace(all_reduce=BrokenCollective(pids[0]), gather=lambda *_: None)
     monkeypatch.setattr(layers, "dist", collectives)
     with pytest.raises(StageFailed, match="rank 1 ended with -9"):
-        driver.turn()
+        driver.step()
     assert client.emitted == emitted
     assert sequence.token_ids == known
     assert driver.verifier.blocks.num_committed(client.id) == committed
@@ -105,9 +105,9 @@ def test_a_failure_waits_for_no_collective_that_is_under_way(tiny_folder, monkey
     """Leaving a group in order would wait for them, and everybody for whoever does so."""
     decoder = load_sharded(target_of(tiny_folder, 2))
     monkeypatch.setattr(dist, "destroy_process_group", lambda: time.sleep(60))
-    pids = decoder.team.workers.pids
+    pids = decoder.group.workers.pids
     os.kill(pids[0], signal.SIGKILL)
-    assert within(NOTICED_S, lambda: "ended with -9" in decoder.team.failure)
+    assert within(NOTICED_S, lambda: "ended with -9" in decoder.group.failure)
     start = time.monotonic()
     assert_over(decoder, pids)
     assert time.monotonic() - start < NOTICED_S

@@ -17,10 +17,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from verify_driver import Client, Driver, TreeMaker, anchor_alone
 
 from canopy.acceptance.device_acceptor import DeviceAcceptor
-from canopy.kv_cache.triton_cache import KernelKVCache
+from canopy.kv_cache.triton_cache import TritonKVCache
 from canopy.models.config import ModelConfig
 from canopy.models.decoder import Decoder, load_decoder
-from canopy.models.llama.float_decoder import Kinds, load_float_decoder
+from canopy.models.llama.float_decoder import LayerBackend, load_float_decoder
 from canopy.models.llama.graph_decoder import GraphDecoder
 from canopy.models.llama.layers import Linear, RMSNorm
 from canopy.sampling import Acceptance, SamplingParams
@@ -88,7 +88,7 @@ def wide_trees(plain: list[list[int]]) -> TreeMaker:
     return make
 
 
-class Cache(KernelKVCache):
+class Cache(TritonKVCache):
     """Attends on the CPU, whose path is quick; padded rows give zero, as from the kernels."""
 
     def attend(self, layer, query, rows, scale):
@@ -103,8 +103,8 @@ class Cache(KernelKVCache):
 
 def over_kernels(folder: Path, max_graph_rows: int) -> GraphDecoder:
     """What a GPU runs, its graphs being plain calls; a recorder stands for their capture."""
-    kinds = Kinds(Linear, RMSNorm, Cache)
-    decoder = load_float_decoder(folder, ModelConfig.from_folder(folder), "float32", "cpu", kinds)
+    backend = LayerBackend(Linear, RMSNorm, Cache)
+    decoder = load_float_decoder(folder, ModelConfig.from_folder(folder), "float32", "cpu", backend)
     return GraphDecoder(decoder, max_graph_rows, NUM_STREAMS, (), lambda: lambda step: step)
 
 

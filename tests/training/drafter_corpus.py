@@ -34,7 +34,7 @@ def make_answer(number: int, num_prompt: int = 12, num_answer: int = 20) -> Answ
         is_sampled=bool(number % 2),
         prompt_ids=np.array(tokens[:num_prompt], np.int32),
         answer_ids=np.array(tokens[num_prompt:], np.int32),
-        features=codes[tokens[:-1]].astype(np.float16),
+        hidden_states=codes[tokens[:-1]].astype(np.float16),
         top_ids=np.concatenate([best, best + 1, best + 57], axis=1).astype(np.int32),
         top_log_probs=np.log([[0.8, 0.1, 0.05]] * num_answer).astype(np.float16),
     )
@@ -50,7 +50,7 @@ def make_corpus(folder: Path, num_answers: int = 96) -> Corpus:
         temperature=0.8,
         max_tokens=20,
         max_prompt_tokens=12,
-        tap_layers=TAPS,
+        aux_hidden_state_layers=TAPS,
         num_top=3,
         shard_size=num_answers,
     )

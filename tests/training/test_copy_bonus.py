@@ -24,7 +24,9 @@ def repeating(number: int, is_copied: bool) -> Answer:
         is_sampled=False,
         prompt_ids=tokens[:20],
         answer_ids=tokens[20:],
-        features=generator.normal(size=(len(tokens) - 1, len(TAPS), HIDDEN)).astype(np.float16),
+        hidden_states=generator.normal(size=(len(tokens) - 1, len(TAPS), HIDDEN)).astype(
+            np.float16
+        ),
         top_ids=wanted[:, None],
         top_log_probs=np.zeros((len(wanted), 1), np.float16),
     )

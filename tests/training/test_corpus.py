@@ -12,9 +12,9 @@ from tiny_model import write_tiny_model
 
 from canopy.config import TargetConfig
 from canopy.models.decoder import load_decoder
-from canopy.models.step_batch import HiddenTaps, Segment, assemble_step
+from canopy.models.step_batch import AuxHiddenStates, Segment, assemble_step
 from canopy_training.corpus import builder
-from canopy_training.corpus.builder import CorpusPlan, make_corpus, tap_layers_of
+from canopy_training.corpus.builder import CorpusPlan, aux_layers_of, make_corpus
 from canopy_training.corpus.corpus import Corpus, InvalidCorpus, only_writer
 
 NUM_PROMPTS = 9
@@ -46,7 +46,7 @@ def corpus(plan, target, tmp_path_factory) -> Corpus:
 def answer_arrays(answer):
     return (
         answer.token_ids,
-        answer.features,
+        answer.hidden_states,
         answer.top_ids,
         answer.top_log_probs,
     )
@@ -76,9 +76,11 @@ def test_features_and_log_probs_are_those_of_one_pass_over_the_text(corpus, targ
         rows = np.arange(len(text) - 1)
         segment = Segment(0, list(range(6)), text[:-1], rows - 1, rows)
         batch = assemble_step([segment], 16, "cpu")
-        taps = HiddenTaps.of(corpus.manifest.tap_layers, batch, decoder.config.hidden_size)
-        logits = decoder.forward(batch, decoder.new_cache(6, 16), taps)
-        np.testing.assert_array_equal(answer.features, taps.states.half().numpy())
+        aux_hidden_states = AuxHiddenStates.of(
+            corpus.manifest.aux_hidden_state_layers, batch, decoder.config.hidden_size
+        )
+        logits = decoder.forward(batch, decoder.new_cache(6, 16), aux_hidden_states)
+        np.testing.assert_array_equal(answer.hidden_states, aux_hidden_states.states.half().numpy())
         log_probs = torch.log_softmax(logits[num_prompt - 1 :], dim=-1)
         best = torch.topk(log_probs, 4)
         np.testing.assert_array_equal(answer.top_ids, best.indices.numpy())
@@ -137,8 +139,8 @@ def test_two_runs_do_not_write_into_one_folder(plan, target, tmp_path):
 
 
 def test_taps_lie_inside_the_model():
-    assert tap_layers_of(30) == (7, 15, 25)
+    assert aux_layers_of(30) == (7, 15, 25)
     for num_layers in range(1, 100):
-        taps = tap_layers_of(num_layers)
-        assert taps == tuple(sorted(set(taps)))
-        assert all(0 <= tap < num_layers for tap in taps)
+        aux_hidden_states = aux_layers_of(num_layers)
+        assert aux_hidden_states == tuple(sorted(set(aux_hidden_states)))
+        assert all(0 <= aux_layer < num_layers for aux_layer in aux_hidden_states)

@@ -40,8 +40,10 @@ def exported(drafter, tmp_path_factory):
 
 def inputs_of(runner, config, batch, length) -> BlockInputs:
     generator = np.random.default_rng(0)
-    features = generator.normal(size=(batch * length, config.feature_size)).astype(np.float16)
-    vectors, key_values = runner.encode(features, np.tile(np.arange(length), batch))
+    hidden_states = generator.normal(size=(batch * length, config.hidden_states_size)).astype(
+        np.float16
+    )
+    vectors, key_values = runner.encode(hidden_states, np.tile(np.arange(length), batch))
     return block_inputs(config, vectors, key_values, batch, length)
 
 

@@ -16,7 +16,12 @@ from training.drafter_corpus import (
 
 from canopy.errors import InvalidDeployment
 from canopy.models.block_drafter.checkpoint import load_drafter, save_drafter
-from canopy_training.block_drafter.data import Batches, draft_vocabulary, is_held_out, tap_scales
+from canopy_training.block_drafter.data import (
+    Batches,
+    aux_layer_scales,
+    draft_vocabulary,
+    is_held_out,
+)
 from canopy_training.block_drafter.evaluation import evaluate
 from canopy_training.block_drafter.trainer import DrafterTraining, TrainingSettings
 
@@ -136,7 +141,7 @@ def test_the_draft_vocabulary_holds_what_is_said_most(corpus):
     wanted = np.zeros(VOCABULARY)
     wanted[[250, 251]] = 1e6
     assert {250, 251} <= set(draft_vocabulary(corpus, 50, wanted).tolist())
-    assert tap_scales(corpus).shape == (2,)
+    assert aux_layer_scales(corpus).shape == (2,)
 
 
 def test_an_answer_of_two_tokens_gives_no_rows_beyond_its_end():

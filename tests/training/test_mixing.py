@@ -6,7 +6,7 @@ import torch
 from training.drafter_corpus import make_corpus, make_drafter
 
 from canopy_kernels.ngram.continuations import FEATURES
-from canopy_kernels.ngram.ngram_table import no_grams
+from canopy_kernels.ngram.ngram_table import empty_ngram_table
 from canopy_training.block_drafter.combined_weights import drafting_with
 from canopy_training.block_drafter.trainer import DrafterTraining, TrainingSettings
 from canopy_training.lookup.ngrams import is_held_out
@@ -39,8 +39,8 @@ def foreseen(examples) -> float:
 def test_a_trained_drafter_makes_what_comes_more_foreseeable(corpus, drafter):
     answers = [answer for answer in corpus if is_held_out(answer.number)]
     assert answers
-    alone = gather(answers, no_grams(), 4)
-    mixed = gather(answers, no_grams(), 4, drafting=drafting_with(drafter, 200))
+    alone = gather(answers, empty_ngram_table(), 4)
+    mixed = gather(answers, empty_ngram_table(), 4, drafting=drafting_with(drafter, 200))
     assert mixed.num_nodes >= alone.num_nodes
     assert foreseen(mixed) > 3.0 * foreseen(alone) + 20.0
     sums = np.bincount(mixed.nodes, acceptance(mixed, fit(mixed)))

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from canopy.tree.survival import (
-    MAX_SHIFT,
+    MAX_CORRECTION,
     Calibration,
-    corrected_shift,
+    correct_log_odds,
     fit_calibration,
-    shifted,
+    updated_correction,
 )
 
 calibrations = st.builds(Calibration, st.floats(0.2, 3.0), st.floats(-3.0, 3.0))
@@ -68,7 +68,7 @@ def test_a_fit_without_evidence_stays_finite_and_rising(accepted):
         assert fitted.slope > 0.0
 
 
-def test_a_fit_that_would_turn_the_order_round_is_not_used():
+def test_a_fit_that_would_step_the_order_round_is_not_used():
     log_probs = np.log(np.repeat([0.1, 0.9], 200))
     assert fit_calibration(log_probs, log_probs < -1.0) == Calibration()
 
@@ -76,31 +76,36 @@ def test_a_fit_that_would_turn_the_order_round_is_not_used():
 PARENTS = np.array([-1, 0, 0, 1, -1, 4])
 
 
-@given(st.lists(st.floats(-6.0, -0.01), min_size=6, max_size=6), st.floats(-MAX_SHIFT, MAX_SHIFT))
-def test_a_shift_moves_every_edge_its_way_and_no_anchor(log_probs, shift):
+@given(
+    st.lists(st.floats(-6.0, -0.01), min_size=6, max_size=6),
+    st.floats(-MAX_CORRECTION, MAX_CORRECTION),
+)
+def test_a_shift_moves_every_edge_its_way_and_no_anchor(log_probs, log_odds_correction):
     logs = np.where(PARENTS < 0, 0.0, log_probs)
-    moved = shifted(logs, PARENTS, shift)
+    moved = correct_log_odds(logs, PARENTS, log_odds_correction)
     assert np.all(moved[PARENTS < 0] == 0.0)
     assert np.all(moved <= 1e-12)
     assert math.exp(moved[1]) + math.exp(moved[2]) <= max(1.0, np.exp(logs[1:3]).sum()) + 1e-9
-    assert (moved[3] - logs[3]) * np.sign(shift) >= -1e-12
-    assert log_odds(moved[5]) - log_odds(logs[5]) == pytest.approx(shift, abs=1e-6)
+    assert (moved[3] - logs[3]) * np.sign(log_odds_correction) >= -1e-12
+    assert log_odds(moved[5]) - log_odds(logs[5]) == pytest.approx(log_odds_correction, abs=1e-6)
 
 
 @given(st.lists(st.tuples(any_number, any_number), max_size=60))
 def test_the_shift_is_bounded_whatever_is_reported(outcomes):
-    shift = 0.0
+    log_odds_correction = 0.0
     for num_accepted, expected in outcomes:
-        shift = corrected_shift(shift, num_accepted, expected)
-        assert abs(shift) <= MAX_SHIFT
+        log_odds_correction = updated_correction(log_odds_correction, num_accepted, expected)
+        assert abs(log_odds_correction) <= MAX_CORRECTION
 
 
 def test_the_shift_finds_the_acceptance_that_is_observed():
-    log_probs, parents, shift = np.array([0.0, math.log(0.6)]), np.array([-1, 0]), 0.0
+    log_probs, parents, log_odds_correction = np.array([0.0, math.log(0.6)]), np.array([-1, 0]), 0.0
     generator = np.random.default_rng(2)
     seen = []
     for _ in range(3000):
-        expected = math.exp(shifted(log_probs, parents, shift)[1])
-        shift = corrected_shift(shift, float(generator.uniform() < 0.45), expected)
+        expected = math.exp(correct_log_odds(log_probs, parents, log_odds_correction)[1])
+        log_odds_correction = updated_correction(
+            log_odds_correction, float(generator.uniform() < 0.45), expected
+        )
         seen.append(expected)
     assert np.mean(seen[1000:]) == pytest.approx(0.45, abs=0.03)

@@ -37,7 +37,7 @@ def request(
     free_blocks=1000,
     last=None,
 ):
-    """last: sequences, drafted, accepted, verify ms, draft ms, turn ms of the turn before."""
+    """last: sequences, drafted, accepted, verify ms, draft ms, step ms of the step before."""
     empty_floats = np.zeros(0, np.float32)
     parents = [np.array(parents, np.int32) for parents, _ in proposals]
     last = last or [0] * 6
@@ -116,7 +116,7 @@ def test_a_node_is_verified_iff_it_is_worth_its_price():
     assert chosen(price(DEAR, priced(1))) == [[]]
     reply = price(Profile(), priced(1))
     survivals = np.exp([-0.1, -0.2, -0.4, -2.1, -0.3])
-    assert chosen(reply) == [(np.flatnonzero(survivals >= reply.theta[0]) + 1).tolist()]
+    assert chosen(reply) == [(np.flatnonzero(survivals >= reply.price[0]) + 1).tolist()]
 
 
 @given(st.integers(1, 12), st.integers(0, 6))
@@ -132,18 +132,18 @@ def test_all_sequences_share_one_price():
 
 
 @pytest.mark.parametrize("mode", [Acceptance.REJECTION, Acceptance.TRAVERSAL])
-def test_drawn_children_pay_the_price_of_the_turn_before(mode):
-    def first_turn(other):
+def test_drawn_children_pay_the_price_of_the_step_before(mode):
+    def first_step(other):
         """Two drawn sequences, of which the second brings another proposal."""
         message = request([BUSHY, other], [PolicyName.PRICED] * 2, [9, 9], [mode] * 2)
         return chosen(price(Profile(), message))[0]
 
     rich, poor = ([-1, 0, 1, 2], [0.0, -0.01, -0.01, -0.01]), ([-1, 0], [0.0, -4.0])
-    assert first_turn(rich) == first_turn(poor)
-    one_turn = priced(1, modes=[mode])
-    first, second = price(Profile(), one_turn), price(Profile(), one_turn, one_turn)
+    assert first_step(rich) == first_step(poor)
+    one_step = priced(1, modes=[mode])
+    first, second = price(Profile(), one_step), price(Profile(), one_step, one_step)
     survivals = np.exp([-0.1, -0.2, -0.4, -2.1, -0.3])
-    assert chosen(second) == [(np.flatnonzero(survivals > first.theta[0]) + 1).tolist()]
+    assert chosen(second) == [(np.flatnonzero(survivals > first.price[0]) + 1).tolist()]
 
 
 @given(st.floats(0.02, 0.98), st.floats(0.1, 30.0))
@@ -177,13 +177,13 @@ def test_a_prompt_in_the_same_step_makes_nodes_dear_where_it_fills_the_machine()
 
 
 def test_requests_wait_wherever_somebody_sees_them_wait():
-    def theta(message, waiting):
+    def price_at(message, waiting):
         known = KnownLoad(ServerLoad(num_waiting=waiting), LoadState.STALE)
         reply = price(Profile(), message, read_load=lambda: known)
         assert reply.load_state.tolist() == [LoadState.STALE]
-        return reply.num_selected.sum(), reply.theta[0]
+        return reply.num_selected.sum(), reply.price[0]
 
-    assert theta(priced(4, waiting=30), 0) == theta(priced(4), 30)
+    assert price_at(priced(4, waiting=30), 0) == price_at(priced(4), 30)
 
 
 def test_a_slower_machine_than_the_table_says_changes_no_tree_but_the_prediction():
@@ -201,15 +201,15 @@ def test_trees_shrink_where_less_is_accepted_than_foreseen_and_grow_back():
     doubtful = ([-1, 0, 0, 0], [0.0, -1.2, -1.6, -2.0])
     builder, sizes = PolicyTreeBuilder(TreeConfig(max_branch=4), Profile()), []
     last = None
-    for turn in range(200):
+    for step in range(200):
         reply = builder.build(request([doubtful], [PolicyName.PRICED], [9], last=last))
         nodes = int(reply.num_selected[0])
         sizes.append(nodes)
-        last = (1, nodes, int(turn >= 100 and nodes > 0), 12.0 + nodes, 0.1, 13.0 + nodes)
+        last = (1, nodes, int(step >= 100 and nodes > 0), 12.0 + nodes, 0.1, 13.0 + nodes)
     assert sizes[99] < sizes[0] <= sizes[199]
 
 
-def test_a_drafter_that_costs_more_than_it_brings_is_not_asked_every_turn():
+def test_a_drafter_that_costs_more_than_it_brings_is_not_asked_every_step():
     builder = PolicyTreeBuilder(TREE, Profile(draft_ms=500.0))
     waits = {int(builder.build(priced(1)).draft_next[0]) for _ in range(60)}
     assert max(waits) > 8

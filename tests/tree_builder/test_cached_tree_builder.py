@@ -9,10 +9,10 @@ from canopy.costs.profile import Profile
 from canopy.errors import StageFailed
 from canopy.protocol.messages import BuildReply, BuildRequest
 from canopy.sampling import Acceptance, PolicyName
-from canopy.tree_builder.cached import HoldingTreeBuilder
+from canopy.tree_builder.cached import CachedTreeBuilder
 from canopy.tree_builder.stage import PolicyTreeBuilder
 
-TREE = TreeConfig(max_depth=4, max_branch=4, hold_turns=4)
+TREE = TreeConfig(max_depth=4, max_branch=4, price_ttl_steps=4)
 PROFILE = Profile(cost_model=CostModel((1,), (1, 65), ((10.0, 42.0),)), overhead_ms=2.0)
 NUM_ROUNDS_TO_BE_SURE = 40
 
@@ -35,7 +35,7 @@ class Stage:
 def request(
     sizes=(6,), policy=PolicyName.PRICED, mode=Acceptance.GREEDY, seed=0, last=None, **numbers
 ):
-    """Random trees; last: sequences, drafted, accepted, verify ms, draft ms, turn ms."""
+    """Random trees; last: sequences, drafted, accepted, verify ms, draft ms, step ms."""
     random = np.random.default_rng(seed)
     last = last or [0] * 6
     numbers = {
@@ -60,11 +60,11 @@ def request(
     )
 
 
-def settled(stage, **kind):
-    """A holder whose next turns need not ask: it has just asked, being sure of its prices."""
-    holder = HoldingTreeBuilder(stage, TREE, PROFILE)
+def choose(stage, **kind):
+    """A holder whose next steps need not ask: it has just asked, being sure of its prices."""
+    holder = CachedTreeBuilder(stage, TREE, PROFILE)
     for seed in range(NUM_ROUNDS_TO_BE_SURE):
-        if int(holder.build(request(seed=seed, **kind)).hold_turns[0]) == TREE.hold_turns:
+        if int(holder.build(request(seed=seed, **kind)).price_ttl_steps[0]) == TREE.price_ttl_steps:
             stage.asked.clear()
             return holder
     raise AssertionError("the stage never lets its prices be held")
@@ -79,43 +79,43 @@ def same(first: BuildReply, second: BuildReply) -> bool:
 
 @pytest.mark.parametrize("policy", [PolicyName.PRICED, PolicyName.TOPN, PolicyName.CHAIN])
 @pytest.mark.parametrize("mode", [Acceptance.GREEDY, Acceptance.TRAVERSAL])
-def test_held_turns_choose_what_the_stage_would(policy, mode):
+def test_held_steps_choose_what_the_stage_would(policy, mode):
     stage = Stage()
     kind = {"sizes": (20, 9, 14), "policy": policy, "mode": mode}
-    holder = settled(stage, **kind)
+    holder = choose(stage, **kind)
     for seed in range(100, 103):
         message = request(seed=seed, **kind)
-        held = holder.build(message)
+        cached = holder.build(message)
         assert stage.asked == []
         frozen = PolicyTreeBuilder(TREE, PROFILE)
         frozen._economy = stage.stage._economy
         told = frozen.build(message)
-        assert len(held.selected) > 0
-        assert same(held, told)
-        assert held.predicted_ms == pytest.approx(told.predicted_ms, rel=1e-5)
-        assert 0.0 < held.least_survival[0] < held.theta[0]
+        assert len(cached.selected) > 0
+        assert same(cached, told)
+        assert cached.predicted_ms == pytest.approx(told.predicted_ms, rel=1e-5)
+        assert 0.0 < cached.least_survival[0] < cached.price[0]
 
 
-def test_the_stage_is_asked_again_when_its_turns_are_over():
+def test_the_stage_is_asked_again_when_its_steps_are_over():
     stage = Stage()
-    holder = settled(stage)
-    for seed in range(2 * TREE.hold_turns):
+    holder = choose(stage)
+    for seed in range(2 * TREE.price_ttl_steps):
         holder.build(request(seed=seed))
     assert len(stage.asked) == 2
 
 
 def test_prices_are_not_held_before_the_stage_is_sure_of_them():
     stage = Stage()
-    holder = HoldingTreeBuilder(stage, TREE, PROFILE)
+    holder = CachedTreeBuilder(stage, TREE, PROFILE)
     for seed in range(20):
         holder.build(request(seed=seed))
     assert len(stage.asked) == 20
 
 
-def test_nothing_is_held_where_every_turn_shall_ask():
-    tree = TreeConfig(hold_turns=1)
+def test_nothing_is_held_where_every_step_shall_ask():
+    tree = TreeConfig(price_ttl_steps=1)
     stage = Stage(tree)
-    holder = HoldingTreeBuilder(stage, tree, PROFILE)
+    holder = CachedTreeBuilder(stage, tree, PROFILE)
     for seed in range(50):
         holder.build(request(seed=seed))
     assert len(stage.asked) == 50
@@ -134,15 +134,15 @@ def test_nothing_is_held_where_every_turn_shall_ask():
 )
 def test_a_change_of_the_load_is_told_at_once(change):
     stage = Stage()
-    holder = settled(stage)
+    holder = choose(stage)
     holder.build(request(**change))
     assert len(stage.asked) == 1
 
 
-def test_the_stage_hears_of_the_turn_it_built_and_of_the_time_beside_verifying():
+def test_the_stage_hears_of_the_step_it_built_and_of_the_time_beside_verifying():
     stage = Stage()
-    holder = settled(stage)
-    holder.build(request(last=[1, 5, 3, 12.0, 1.0, 15.0]))  # of the stage's own turn
+    holder = choose(stage)
+    holder.build(request(last=[1, 5, 3, 12.0, 1.0, 15.0]))  # of the stage's own step
     holder.build(request(last=[1, 2, 1, 9.0, 3.0, 16.0]))
     holder.build(request(last=[0, 0, 0, 0.0, 0.0, 0.0]))  # tells nothing
     holder.build(request(last=[1, 4, 1, 9.0, 2.0, 12.0]))
@@ -151,9 +151,9 @@ def test_the_stage_hears_of_the_turn_it_built_and_of_the_time_beside_verifying()
     assert told.last_times_ms.tolist() == pytest.approx([12.0, 2.0, 12.0 + 13.0 / 3])
 
 
-def test_a_turn_that_says_nothing_of_the_built_one_says_nothing():
+def test_a_step_that_says_nothing_of_the_built_one_says_nothing():
     stage = Stage()
-    holder = settled(stage)
+    holder = choose(stage)
     holder.build(request())
     holder.build(request(last=[1, 2, 1, 9.0, 3.0, 16.0], num_waiting=2))
     assert stage.asked[0].last_counts.tolist() == [0, 0, 0]
@@ -161,7 +161,7 @@ def test_a_turn_that_says_nothing_of_the_built_one_says_nothing():
 
 def test_a_dead_stage_is_noticed_at_the_next_hop_and_its_prices_are_dropped():
     stage = Stage()
-    holder = settled(stage)
+    holder = choose(stage)
     stage.is_dead = True
     with pytest.raises(StageFailed):
         holder.build(request(num_waiting=1))

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from canopy.tree_builder.goodput import (
-    DraftSwitch,
-    LongRun,
+    DraftGate,
+    SpeedupAverage,
     best_at,
     best_ratio,
     costs_with_blocks,
@@ -79,8 +79,8 @@ def test_no_forest_is_worth_more_at_a_given_goodput(forest, costs_ms, goodput):
 def test_the_price_parts_what_is_kept_from_what_is_not(forest, costs_ms):
     survivals = falling(forest[1])
     found = best_ratio(survivals, 1.0, costs_ms)
-    assert np.all(survivals[: found.num_nodes] >= found.theta)
-    assert np.all(survivals[found.num_nodes :] <= found.theta)
+    assert np.all(survivals[: found.num_nodes] >= found.price)
+    assert np.all(survivals[found.num_nodes :] <= found.price)
 
 
 @given(forests(), st.floats(0.01, 3.0), st.floats(0.5, 20.0))
@@ -123,42 +123,42 @@ def test_an_empty_queue_costs_nothing_and_a_long_one_a_bounded_part():
 
 
 def run_of(gain, num_rounds=100):
-    return LongRun(tokens=gain, num_rounds=num_rounds)
+    return SpeedupAverage(tokens=gain, num_rounds=num_rounds)
 
 
 def test_the_switch_has_hysteresis():
-    switch = DraftSwitch().after(run_of(1.001))
-    assert switch.is_on
-    switch = switch.after(run_of(0.99))
-    assert not switch.is_on
-    assert not switch.after_trial(1.01).is_on
-    assert switch.after_trial(1.03).is_on
+    gate = DraftGate().after(run_of(1.001))
+    assert gate.is_on
+    gate = gate.after(run_of(0.99))
+    assert not gate.is_on
+    assert not gate.after_trial(1.01).is_on
+    assert gate.after_trial(1.03).is_on
 
 
 def test_a_few_unlucky_rounds_do_not_switch_drafting_off():
-    assert DraftSwitch().after(run_of(0.5, num_rounds=8)).is_on
+    assert DraftGate().after(run_of(0.5, num_rounds=8)).is_on
 
 
 @given(st.floats(0.0, 100.0), st.floats(0.1, 200.0), st.integers(1, 40))
-def test_trials_of_a_drafter_that_does_not_pay_cost_little(draft_ms, turn_ms, num_failures):
-    assert DraftSwitch().next_draft(draft_ms, turn_ms) == 1
-    turns = DraftSwitch(False, num_failures).next_draft(draft_ms, turn_ms)
-    assert 8 <= turns <= 256
-    assert turns == 256 or draft_ms <= 0.01 * turn_ms * turns
+def test_trials_of_a_drafter_that_does_not_pay_cost_little(draft_ms, step_ms, num_failures):
+    assert DraftGate().next_draft(draft_ms, step_ms) == 1
+    steps = DraftGate(False, num_failures).next_draft(draft_ms, step_ms)
+    assert 8 <= steps <= 256
+    assert steps == 256 or draft_ms <= 0.01 * step_ms * steps
 
 
 def test_trials_grow_rarer_until_drafting_pays_again():
-    switch, waits = DraftSwitch(), []
+    gate, waits = DraftGate(), []
     for _ in range(4):
-        switch = switch.after(run_of(0.9))
-        waits.append(switch.next_draft(0.1, 50.0))
-        switch = switch.after_trial(1.5)
+        gate = gate.after(run_of(0.9))
+        waits.append(gate.next_draft(0.1, 50.0))
+        gate = gate.after_trial(1.5)
     assert waits == [8, 16, 32, 64]
-    assert switch.after(run_of(1.2)).after(run_of(0.9)).next_draft(0.1, 50.0) == 8
+    assert gate.after(run_of(1.2)).after(run_of(0.9)).next_draft(0.1, 50.0) == 8
 
 
-def test_the_long_run_is_the_mean_of_few_turns_and_forgets_what_is_long_past():
-    run = LongRun().after(2.0, 1.0, 1)
+def test_the_long_run_is_the_mean_of_few_steps_and_forgets_what_is_long_past():
+    run = SpeedupAverage().after(2.0, 1.0, 1)
     assert run.gain == 2.0
     run = run.after(1.0, 1.0, 1)
     assert run.gain == pytest.approx(1.5)

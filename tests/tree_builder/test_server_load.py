@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from canopy.tree_builder.server_load import BadPage, ServerLoad, parse_load
 
-PAGE = """# HELP canopy_running_sequences Sequences served every turn
+PAGE = """# HELP canopy_running_sequences Sequences served every step
 # TYPE canopy_running_sequences gauge
 canopy_running_sequences 5
 canopy_waiting_sequences 2

@@ -42,7 +42,7 @@ def spoil_ids(request):
 )
 def test_a_malformed_message_is_refused_and_harms_nobody(spoil, text):
     driver = filled()
-    driver.turn()
+    driver.step()
     request = driver.request(driver.running(), random_trees(12, 5, hit_rate=0.0))
     spoil(request)
     with pytest.raises(ValueError, match=text):
@@ -80,7 +80,7 @@ def spoil_row(request):
 )
 def test_a_sequence_that_brings_what_cannot_be_verified_fails_alone(spoil, text):
     driver = filled()
-    driver.turn()
+    driver.step()
     failing = driver.clients[1]
     request = driver.request(driver.running(), random_trees(12, 5, hit_rate=0.0))
     spoil(request)
@@ -96,7 +96,7 @@ def test_a_sequence_that_brings_what_cannot_be_verified_fails_alone(spoil, text)
 
 def test_a_sequence_whose_anchor_is_another_is_taken_up_anew():
     driver = filled()
-    driver.turn()
+    driver.step()
     request = driver.request(driver.running())
     request.token_ids[1] += 1
     reply = driver.verifier.verify(request)
@@ -137,10 +137,10 @@ def test_a_sequence_that_cannot_be_taken_up_fails_alone(prompt, params, text):
 def test_a_step_that_raises_changes_nothing_that_is_known():
     driver = filled()
     for _ in range(3):
-        driver.turn(random_trees(14, 5))
+        driver.step(random_trees(14, 5))
     driver.decoder.raise_next = True
     with pytest.raises(RuntimeError, match="memory"):
-        driver.turn(random_trees(15, 9))
+        driver.step(random_trees(15, 9))
     driver.verifier.blocks.check_integrity()
     assert driver.run(random_trees(16, 5)) == EXPECTED
 
@@ -152,7 +152,7 @@ def test_a_sequence_without_usable_logits_fails_alone():
     params = SamplingParams(temperature=0.0, max_tokens=2)
     driver.add([1, 2, 3], params)
     failing = driver.add([1, 2, 23], params)
-    reply = driver.turn()
+    reply = driver.step()
     assert reply.status.tolist() == [Status.DECODED, Status.FAILED]
     failing.finish = Finish.LENGTH
     driver.finished_ids.append(failing.id)

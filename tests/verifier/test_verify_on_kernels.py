@@ -10,7 +10,7 @@ from families import write_family
 from verify_driver import Client, Driver
 
 from canopy.acceptance.device_acceptor import DeviceAcceptor
-from canopy.kv_cache.triton_cache import KernelKVCache
+from canopy.kv_cache.triton_cache import TritonKVCache
 from canopy.models.decoder import load_decoder
 from canopy.models.llama.graph_decoder import GraphDecoder
 from canopy.sampling import Acceptance, SamplingParams
@@ -50,7 +50,7 @@ def test_the_text_is_that_of_the_cpu_path(decoder, monkeypatch):
     config = decoder.config
     shape = config.num_layers, 24, BLOCK_SIZE, config.num_kv_heads, config.head_dim
     monkeypatch.setattr(
-        decoder, "new_cache", lambda *_: KernelKVCache(*shape, torch.float32, "cpu")
+        decoder, "new_cache", lambda *_: TritonKVCache(*shape, torch.float32, "cpu")
     )
     num_replayed = 0
 

@@ -88,7 +88,7 @@ def test_the_youngest_sequence_is_preempted_first():
     for prompt in prompts(4, [6, 6, 6]):
         driver.add(prompt, GREEDY)
     while not driver.num_preempted:
-        reply = driver.turn()
+        reply = driver.step()
     assert reply.status.tolist() == [Status.DECODED, Status.DECODED, Status.PREEMPTED]
 
 
@@ -111,14 +111,14 @@ def test_a_tree_costs_nobody_its_place():
 def test_prompt_chunks_share_the_step_and_trees_keep_their_rows():
     driver = Driver(max_step_tokens=6)
     oldest = driver.add(PROMPTS[1], GREEDY)
-    driver.turn()
+    driver.step()
     for prompt in prompts(6, [9, 9]):
         driver.add(prompt, GREEDY)
-    turns = []
+    steps = []
     for _ in range(3):
-        reply = driver.turn(lambda c: chain_of(c, [0, 1, 2] if c is oldest else []))
-        turns.append((driver.decoder.num_rows, [Status(s).name for s in reply.status]))
-    assert turns == [
+        reply = driver.step(lambda c: chain_of(c, [0, 1, 2] if c is oldest else []))
+        steps.append((driver.decoder.num_rows, [Status(s).name for s in reply.status]))
+    assert steps == [
         (4 + 6, ["DECODED", "PREFILLING", "PREFILLING"]),
         (4 + 3 + 3, ["DECODED", "DECODED", "PREFILLING"]),
         (4 + 1 + 6, ["DECODED", "DECODED", "DECODED"]),
@@ -151,9 +151,9 @@ def test_a_stop_inside_the_accepted_path_ends_the_text_there(stop_at):
     params = SamplingParams(temperature=0.0, max_tokens=20, stop_token_ids=(stop,))
     driver = Driver()
     client = driver.add(PROMPTS[2], params)
-    driver.turn()
+    driver.step()
     if stop_at > 0:
-        driver.turn(lambda c: chain_of(c, text[1:6]))
+        driver.step(lambda c: chain_of(c, text[1:6]))
     assert client.finish is Finish.STOP
     assert client.emitted == text[: text.index(stop) + 1]
     assert driver.verifier.blocks.num_committed(client.id) == len(client.tokens) - 1
@@ -163,8 +163,8 @@ def test_the_cap_inside_the_accepted_path_ends_the_text_there():
     text = plain_text(PROMPTS[2], GREEDY)
     driver = Driver()
     client = driver.add(PROMPTS[2], SamplingParams(temperature=0.0, max_tokens=4))
-    driver.turn()
-    reply = driver.turn(lambda c: chain_of(c, text[1:9]))
+    driver.step()
+    reply = driver.step(lambda c: chain_of(c, text[1:9]))
     assert client.finish is Finish.LENGTH
     assert client.emitted == text[:4]
     assert reply.num_accepted.tolist() == [3]
@@ -179,10 +179,10 @@ def chain_of(client: Client, drafted: list[int]) -> tuple[DraftTree, list[Propos
 def test_a_restarted_sequence_goes_on_as_if_nothing_had_happened():
     driver = Driver()
     clients = [driver.add(PROMPTS[3], COUPLED), driver.add(PROMPTS[4], GREEDY)]
-    driver.turn()
-    driver.turn(random_trees(9, 6))
+    driver.step()
+    driver.step(random_trees(9, 6))
     driver.verifier = Driver().verifier
-    reply = driver.turn(random_trees(10, 6))
+    reply = driver.step(random_trees(10, 6))
     assert reply.status.tolist() == [Status.UNKNOWN] * 2
     clients[0].is_known = False
     expected = [plain_text(PROMPTS[3], COUPLED), plain_text(PROMPTS[4], GREEDY)]
@@ -192,7 +192,7 @@ def test_a_restarted_sequence_goes_on_as_if_nothing_had_happened():
 def test_starting_a_known_sequence_replaces_it():
     driver = Driver()
     client = driver.add(PROMPTS[3], COUPLED)
-    driver.turn()
+    driver.step()
     client.is_known, client.prompt, client.emitted = False, PROMPTS[4], []
     assert driver.run() == [plain_text(PROMPTS[4], COUPLED)]
 
@@ -200,11 +200,11 @@ def test_starting_a_known_sequence_replaces_it():
 def test_a_finished_id_frees_its_blocks_at_once():
     driver = Driver()
     client = driver.add(PROMPTS[4], GREEDY)
-    driver.turn()
+    driver.step()
     assert driver.verifier.blocks.num_used > 0
     client.finish = Finish.LENGTH
     driver.finished_ids = [client.id, 5]
-    reply = driver.turn()
+    reply = driver.step()
     assert (reply.num_used_blocks[0], reply.num_free_blocks[0]) == (0, 128)
     assert driver.decoder.num_forwards == 1
 
@@ -226,6 +226,6 @@ def test_the_proposal_row_of_each_node_reaches_acceptance():
     driver = Driver()
     for prompt in PROMPTS[:3]:
         driver.add(prompt, params)
-    driver.turn()
-    reply = driver.turn(drawn_chain)
+    driver.step()
+    reply = driver.step(drawn_chain)
     assert reply.num_accepted.tolist() == [3, 3, 3]

@@ -14,8 +14,8 @@ from canopy_client.transports.grpc_wire import (
     StreamReader,
     read_index,
     read_model,
+    to_client_error,
     to_message,
-    translated,
 )
 from canopy_client.types import Chunk, ModelInfo, ModelState, Tls
 
@@ -54,7 +54,7 @@ class GrpcCall:
             for response in self._call:
                 yield from reader.feed(response)
         except grpc.RpcError as error:
-            raise translated(error) from error
+            raise to_client_error(error) from error
         reader.end()
 
     def abort(self) -> None:
@@ -103,4 +103,4 @@ class GrpcTransport:
         try:
             return method(message, timeout=CONTROL_TIMEOUT_S, metadata=self._metadata)
         except grpc.RpcError as error:
-            raise translated(error) from error
+            raise to_client_error(error) from error

@@ -14,8 +14,8 @@ from canopy_client.transports.grpc_wire import (
     StreamReader,
     read_index,
     read_model,
+    to_client_error,
     to_message,
-    translated,
 )
 from canopy_client.types import Chunk, ModelInfo, ModelState
 
@@ -46,7 +46,7 @@ class AsyncGrpcTransport:
                 for chunk in reader.feed(response):
                     yield chunk
         except grpc.RpcError as error:
-            raise translated(error) from error
+            raise to_client_error(error) from error
         reader.end()
 
     async def server_version(self) -> str:
@@ -72,4 +72,4 @@ class AsyncGrpcTransport:
         try:
             return await method(message, timeout=CONTROL_TIMEOUT_S, metadata=self._metadata)
         except grpc.RpcError as error:
-            raise translated(error) from error
+            raise to_client_error(error) from error

@@ -101,7 +101,7 @@ def read_index(index: service_pb2.RepositoryIndexResponse) -> list[ModelState]:
     return [ModelState(m.name, m.version, m.state, m.reason) for m in index.models]
 
 
-def translated(error: grpc.RpcError) -> ClientError:
+def to_client_error(error: grpc.RpcError) -> ClientError:
     """RpcErrors of a call also carry `code()` and `details()`."""
     code, details = error.code(), str(error.details())
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:

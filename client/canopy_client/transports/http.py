@@ -18,7 +18,7 @@ from canopy_client.transports.http_wire import (
     read_index,
     read_model,
     to_body,
-    translated,
+    to_client_error,
 )
 from canopy_client.types import Chunk, ModelInfo, ModelState, Tls
 
@@ -67,7 +67,7 @@ class HttpCall:
                         raise Cancelled("by this client")
                     yield from reader.feed(data)
         except httpx2.TransportError as error:
-            raise translated(error) from error
+            raise to_client_error(error) from error
         last = reader.end()
         if last is not None:
             yield last
@@ -107,5 +107,5 @@ class HttpTransport:
         try:
             response = self._client.request(method, path)
         except httpx2.TransportError as error:
-            raise translated(error) from error
+            raise to_client_error(error) from error
         return checked(response.status_code, response.content)

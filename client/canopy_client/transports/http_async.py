@@ -16,7 +16,7 @@ from canopy_client.transports.http_wire import (
     read_index,
     read_model,
     to_body,
-    translated,
+    to_client_error,
 )
 from canopy_client.types import Chunk, ModelInfo, ModelState
 
@@ -39,7 +39,7 @@ class AsyncHttpTransport:
                     for chunk in reader.feed(data):
                         yield chunk
         except httpx2.TransportError as error:
-            raise translated(error) from error
+            raise to_client_error(error) from error
         last = reader.end()
         if last is not None:
             yield last
@@ -64,5 +64,5 @@ class AsyncHttpTransport:
         try:
             response = await self._client.request(method, path)
         except httpx2.TransportError as error:
-            raise translated(error) from error
+            raise to_client_error(error) from error
         return checked(response.status_code, response.content)

@@ -97,7 +97,7 @@ def _loads(text: str | bytes) -> Any:
         raise ServerFailure(f"the server's answer is not valid JSON: {error}") from error
 
 
-def translated(error: httpx2.TransportError) -> ClientError:
+def to_client_error(error: httpx2.TransportError) -> ClientError:
     """The error of a connection."""
     if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
         return Unavailable(f"the server cannot be reached: {error}")

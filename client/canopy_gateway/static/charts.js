@@ -12,7 +12,7 @@ export function drawSurvival(panel, round) {
   order.sort((a, b) => round.survival[b] - round.survival[a]);
   const step = Math.min(room / Math.max(order.length, 1), 26);
   const accepted = new Set(round.accepted);
-  const most = Math.max(...order.map((node) => round.survival[node]), round.theta ?? 0, 0.01);
+  const most = Math.max(...order.map((node) => round.survival[node]), round.price ?? 0, 0.01);
   const scaled = (value) => (value / most) * (base - 4);
   const sticks = order.map((node, rank) => {
     const tall = Math.max(scaled(round.survival[node]), 1);
@@ -21,22 +21,22 @@ export function drawSurvival(panel, round) {
   });
   const picture = svg("svg", { role: "img", "aria-label": survivalText(round, order) },
     svg("line", { x1: 0, x2: room, y1: base, y2: base, class: "base" }), ...sticks);
-  if (round.theta !== null) picture.append(...priceLine(round.theta, room, base - scaled(round.theta)));
+  if (round.price !== null) picture.append(...priceLine(round.price, room, base - scaled(round.price)));
   panel.replaceChildren(picture);
 }
 
-function priceLine(theta, room, y) {
-  const label = { x: room, y: y > 16 ? y - 5 : y + 13, "text-anchor": "end", class: "theta" };
+function priceLine(price, room, y) {
+  const label = { x: room, y: y > 16 ? y - 5 : y + 13, "text-anchor": "end", class: "price" };
   return [
     svg("line", { x1: 0, x2: room, y1: y, y2: y, class: "price" }),
-    svg("text", label, `θ ${theta.toFixed(3)}`),
+    svg("text", label, `θ ${price.toFixed(3)}`),
   ];
 }
 
 function survivalText(round, order) {
   if (order.length === 0) return "No node in this round";
   const [best, least] = [order[0], order.at(-1)].map((node) => round.survival[node].toFixed(2));
-  const price = round.theta === null ? "" : `, price ${round.theta.toFixed(3)}`;
+  const price = round.price === null ? "" : `, price ${round.price.toFixed(3)}`;
   return `Survival of the nodes from ${best} down to ${least}${price}`;
 }
 

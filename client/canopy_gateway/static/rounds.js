@@ -120,7 +120,7 @@ export class RoundsPanel {
       ["Tokens this round", round && numTokens(round)],
       ["Acceptance length", round && length.toFixed(2)],
       ["Nodes", round && numNodes(round), round && `of ${round.node_budget}`],
-      ["Price θ", round && (round.theta?.toFixed(3) ?? "–")],
+      ["Price θ", round && (round.price?.toFixed(3) ?? "–")],
       ["Verify", round && round.verify_ms.toFixed(1), "ms"],
       ["Others running", round && round.num_running - 1],
     ];

@@ -1,4 +1,4 @@
-// Before the first paint: the colours chosen last time. Afterwards the button changes them.
+// Before the first paint: the colors chosen last time. Afterwards the button changes them.
 (() => {
   const KEY = "canopy-theme";
   const root = document.documentElement;
@@ -15,7 +15,7 @@
 
   function show(button) {
     const other = current() === "dark" ? "light" : "dark";
-    button.setAttribute("aria-label", `Switch to ${other} colours`);
+    button.setAttribute("aria-label", `Switch to ${other} colors`);
     button.innerHTML = `<svg viewBox="0 0 24 24" fill="none" stroke="currentColor" stroke-width="1.8"
       stroke-linecap="round" stroke-linejoin="round" aria-hidden="true"><path d="${ICONS[other]}"/></svg>`;
   }

@@ -39,18 +39,18 @@ def tile_of(dtype: torch.dtype) -> tuple[int, dict[str, int]]:
     return 16, {"num_warps": 4, "num_stages": 1}
 
 
-def path_attention(
+def batch_invariant_attention(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, rows: PagedRows, scale: float
 ) -> torch.Tensor:
     """As `tree_attention`, which on the CPU does as this promises."""
-    attend = launch_path_attention if query.is_cuda else tree_attention
+    attend = launch_batch_invariant_attention if query.is_cuda else tree_attention
     return attend(query, keys, values, rows, scale)
 
 
-def launch_path_attention(
+def launch_batch_invariant_attention(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, rows: PagedRows, scale: float
 ) -> torch.Tensor:
-    """`path_attention` by the Triton-language kernels."""
+    """`batch_invariant_attention` by the Triton-language kernels."""
     num_rows, num_heads, head_dim = query.shape
     num_kv_heads = keys.shape[1]
     check_inputs(query, keys, values, rows)

@@ -198,7 +198,7 @@ def _score(query, keys, path, place, scores):  # type: ignore[no-untyped-def]
 
 @njit(inline="always")
 def _softmax(row, scale):  # type: ignore[no-untyped-def]
-    """In place: powers of two of scale * score, normalised."""
+    """In place: powers of two of scale * score, normalized."""
     highest = row[0]
     for index in range(len(row)):
         highest = max(highest, row[index])

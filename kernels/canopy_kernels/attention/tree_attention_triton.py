@@ -2,7 +2,7 @@
 
     part 0            the step's own rows of the sequence, under its ancestor bits
     part 1 + i        tokens i * split .. (i + 1) * split of its committed context
-    out[r, h]         the parts' results, weighted by 2^(lse - max lse) and normalised
+    out[r, h]         the parts' results, weighted by 2^(lse - max lse) and normalized
 
 A program takes one part, one KV head and a tile of the sequence's rows, packed with the query
 heads that share the KV head: entry m of a tile is row m div group, head m mod group. Tiles are

@@ -39,8 +39,8 @@ def configure_tiles(builder, shapes):  # type: ignore[no-untyped-def]
     first = builder.ptrtoint(configuration, INT64)
 
     def put(offset, value):  # type: ignore[no-untyped-def]
-        place = builder.inttoptr(builder.add(first, INT64(offset)), _ADDRESS)
-        builder.store(builder.trunc(value, _BYTE), place)
+        element_address = builder.inttoptr(builder.add(first, INT64(offset)), _ADDRESS)
+        builder.store(builder.trunc(value, _BYTE), element_address)
 
     put(0, INT64(1))  # the only palette there is
     for tile, (height, width) in enumerate(shapes):

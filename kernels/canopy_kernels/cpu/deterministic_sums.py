@@ -18,7 +18,16 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from canopy_kernels.cpu.simd_ir import FLOAT, FLOATS, INT32, INT64, LANES, halves, load, place
+from canopy_kernels.cpu.simd_ir import (
+    FLOAT,
+    FLOATS,
+    INT32,
+    INT64,
+    LANES,
+    element_address,
+    halves,
+    load,
+)
 
 _CHAINS = 4
 
@@ -89,5 +98,5 @@ def _fold(builder, vectors):  # type: ignore[no-untyped-def]
 
 
 def _product(builder, factors, index, kind):  # type: ignore[no-untyped-def]
-    loaded = [load(builder, place(builder, factor, 4, index), kind) for factor in factors]
+    loaded = [load(builder, element_address(builder, factor, 4, index), kind) for factor in factors]
     return functools.reduce(builder.fmul, loaded)

@@ -25,7 +25,7 @@ _ROOM_BYTES = 64 << 20  # the compiled functions take some 20 MB
 _TRITON_CACHE = "TRITON_CACHE_DIR"
 
 
-def keep_by_sources() -> None:
+def configure_cache() -> None:
     """Set Numba's cache directory, under the one that the user chose or in the user's cache."""
     chosen = os.environ.get("NUMBA_CACHE_DIR")
     preferred = Path(chosen) if chosen else _user_cache() / "canopy" / "compiled"

@@ -37,7 +37,7 @@ def fields(builder, aggregate):  # type: ignore[no-untyped-def]
     return [builder.extract_value(aggregate, i) for i in range(len(aggregate.type.elements))]
 
 
-def place(builder, address, size, index):  # type: ignore[no-untyped-def]
+def element_address(builder, address, size, index):  # type: ignore[no-untyped-def]
     """address + size * index."""
     return builder.add(address, builder.mul(index, ir.Constant(INT64, size)))
 
@@ -52,7 +52,7 @@ def store(builder, value, address):  # type: ignore[no-untyped-def]
     builder.store(value, builder.inttoptr(address, value.type.as_pointer()), align=4)
 
 
-def spread(builder, scalar, lanes=LANES):  # type: ignore[no-untyped-def]
+def broadcast(builder, scalar, lanes=LANES):  # type: ignore[no-untyped-def]
     """The scalar in every lane."""
     undefined = ir.Constant(ir.VectorType(scalar.type, lanes), ir.Undefined)
     first = builder.insert_element(undefined, scalar, ir.Constant(INT32, 0))

@@ -2,7 +2,7 @@
 
 A forward pass on a CPU consists of hundreds of phases of a few microseconds each. Starting threads
 for every phase would cost more than the phases; a team is started once, runs one compiled
-function on every worker, and that function calls `meet` between its phases.
+function on every worker, and that function calls `barrier` between its phases.
 """
 
 from collections.abc import Callable
@@ -16,18 +16,18 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 # Looks at the barrier before the processor is offered to other threads, a few microseconds.
-_PATIENCE = 2000
+SPIN_LIMIT = 2000
 
 
-class Place(NamedTuple):
-    """A worker's place in its team; `meet` counts arrivals."""
+class WorkerContext(NamedTuple):
+    """A worker's place in its team; `barrier` counts arrivals."""
 
     arrivals: np.ndarray  # int64 [1], zero at the start of a run
     worker: int
     num_workers: int
 
 
-class WorkerTeam:
+class WorkerThreads:
     """Runs compiled functions on several threads at once, the caller's among them."""
 
     def __init__(self, num_workers: int) -> None:
@@ -35,36 +35,38 @@ class WorkerTeam:
         self._threads = ThreadPoolExecutor(max(num_workers - 1, 1), "worker")
 
     def run(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Call `function(*arguments, place)` once per worker; return when all have returned.
+        """Call `function(*arguments, context)` once per worker; return when all have returned.
 
         The function must release the GIL, must not raise, and every worker must meet as often.
         """
         arrivals = np.zeros(1, np.int64)
-        places = [Place(arrivals, worker, self.num_workers) for worker in range(self.num_workers)]
-        others = [self._threads.submit(function, *arguments, place) for place in places[1:]]
+        places = [
+            WorkerContext(arrivals, worker, self.num_workers) for worker in range(self.num_workers)
+        ]
+        others = [self._threads.submit(function, *arguments, context) for context in places[1:]]
         function(*arguments, places[0])
         for other in others:
             other.result()
 
 
 @njit(cache=True, nogil=True)
-def meet(place):  # type: ignore[no-untyped-def]
+def barrier(context):  # type: ignore[no-untyped-def]
     """Wait until every worker of the team has come here; what they wrote before is visible."""
-    if place.num_workers > 1:
-        arrival = _increment(place.arrivals.ctypes.data)
-        last = arrival - arrival % place.num_workers + place.num_workers
+    if context.num_workers > 1:
+        arrival = _increment(context.arrivals.ctypes.data)
+        last = arrival - arrival % context.num_workers + context.num_workers
         looks = 0
-        while _current(place.arrivals.ctypes.data) < last:
+        while _current(context.arrivals.ctypes.data) < last:
             looks += 1
-            if looks > _PATIENCE:
+            if looks > SPIN_LIMIT:
                 _sched_yield()
 
 
 @njit(inline="always")
-def share(place, count):  # type: ignore[no-untyped-def]
+def partition(context, count):  # type: ignore[no-untyped-def]
     """The worker's contiguous part of range(count): first and end."""
-    first = count * place.worker // place.num_workers
-    return first, count * (place.worker + 1) // place.num_workers
+    first = count * context.worker // context.num_workers
+    return first, count * (context.worker + 1) // context.num_workers
 
 
 _sched_yield = types.ExternalFunction("sched_yield", types.int32())
@@ -91,7 +93,7 @@ def _current(context, address):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def borrowed(context, value):  # type: ignore[no-untyped-def]
+def without_refcounts(context, value):  # type: ignore[no-untyped-def]
     """The arrays of nested tuples, no longer counted; somebody else keeps them alive meanwhile.
 
     Every view of an array counts it up and down. Where several workers do that at once, they wait

@@ -29,7 +29,7 @@ from canopy_kernels.int8.layout import BLOCK
 _PREFETCHED = 16384  # bytes of weights between what is read and what is asked for
 
 
-def quantise_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def quantize_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """float32 [T, K] to levels int8 [T, G, 32] and their scales float32 [T, G]."""
     groups = num_groups(rows.shape[1])
     padded = np.pad(rows, ((0, 0), (0, groups * GROUP - rows.shape[1])))
@@ -41,7 +41,7 @@ def quantise_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def grouped_linear_reference(rows: np.ndarray, blocks: np.ndarray, bias: np.ndarray) -> np.ndarray:
     """The formulas of the module docstring in NumPy. rows: float32 [T, K]; float32 [T, N']."""
-    q, row_scales = quantise_rows(rows)
+    q, row_scales = quantize_rows(rows)
     levels, scales, minima = unpack_groups(blocks)
     by_group = levels.reshape(len(levels), -1, GROUP).astype(np.int64)
     row_sums = row_scales * q.sum(axis=2, dtype=np.int64).astype(np.float32)
@@ -75,7 +75,7 @@ def packed_groups(rows: np.ndarray) -> np.ndarray:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def pack_row(values, packed, row, num_rows):  # type: ignore[no-untyped-def]
-    """Quantise one of num_rows rows. values: float32 [K]."""
+    """Quantize one of num_rows rows. values: float32 [K]."""
     put_row_groups(values, packed, row, num_rows, MAX_TILE)
 
 
@@ -89,11 +89,11 @@ def grouped_share(packed, linear, out, worker, num_workers):  # type: ignore[no-
     first, last = num_blocks * worker // num_workers, num_blocks * (worker + 1) // num_workers
     for block in range(first, last):
         column = 4 * BLOCK * block
-        block_side = (
+        b_operand = (
             blocks.ctypes.data + block * groups * record,
             groups,
             bias.ctypes.data + column,
             _PREFETCHED,
         )
         target = out.ctypes.data + column, out.shape[1]
-        block_of_outputs(packed.ctypes.data, len(out), record, block_side, target)
+        block_of_outputs(packed.ctypes.data, len(out), record, b_operand, target)

@@ -19,12 +19,12 @@ from canopy_kernels.cpu.simd_ir import (
     INT8,
     INT32,
     INT64,
+    broadcast,
+    element_address,
     fields,
     has_feature,
     load,
-    place,
     prefetch_line,
-    spread,
     store,
 )
 from canopy_kernels.int4.layout import GRID_SIZE, GROUP, ROW_SIZE, record_size
@@ -55,7 +55,7 @@ def tile_of(instructions: Instructions, bits: int):  # type: ignore[no-untyped-d
     """
 
     @intrinsic
-    def tile(context, num_rows, rows, block_side, out):  # type: ignore[no-untyped-def]
+    def tile(context, num_rows, rows, b_operand, out):  # type: ignore[no-untyped-def]
         def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
             sides = [fields(builder, argument) for argument in arguments[2:]]
             after = builder.append_basic_block("tiled")
@@ -70,7 +70,7 @@ def tile_of(instructions: Instructions, bits: int):  # type: ignore[no-untyped-d
             builder.position_at_end(after)
             return context.get_dummy_value()
 
-        return types.void(num_rows, rows, block_side, out), codegen
+        return types.void(num_rows, rows, b_operand, out), codegen
 
     return tile
 
@@ -85,21 +85,21 @@ class _Tile:
         self._first = first
         self._floats = ir.VectorType(FLOAT, instructions.lanes)
 
-    def emit(self, num_rows, rows, block_side, out):  # type: ignore[no-untyped-def]
+    def emit(self, num_rows, rows, b_operand, out):  # type: ignore[no-untyped-def]
         builder = self._builder
-        block, num_groups, bias, ahead = block_side
+        block, num_groups, bias, ahead = b_operand
         at_bias = builder.add(bias, INT64(4 * self._first))
         start = load(builder, at_bias, self._floats)
         results = [cgutils.alloca_once_value(builder, start) for _ in range(num_rows)]
         with cgutils.for_range(builder, num_groups, intp=INT64) as loop:
-            record = place(builder, block, record_size(self._bits), loop.index)
+            record = element_address(builder, block, record_size(self._bits), loop.index)
             for offset in range(0, record_size(self._bits), LINE):
                 prefetch_line(builder, builder.add(record, builder.add(ahead, INT64(offset))))
-            of_rows = place(builder, rows, num_rows * ROW_SIZE, loop.index)
+            of_rows = element_address(builder, rows, num_rows * ROW_SIZE, loop.index)
             self._add_group(record, of_rows, results)
         target, stride = out
         for row, result in enumerate(results):
-            at = place(builder, target, 4, builder.mul(INT64(row), stride))
+            at = element_address(builder, target, 4, builder.mul(INT64(row), stride))
             store(builder, builder.load(result), builder.add(at, INT64(4 * self._first)))
 
     def _add_group(self, record, rows, results):  # type: ignore[no-untyped-def]
@@ -108,7 +108,7 @@ class _Tile:
         scale, minimum = (self._halves(record, 2 * BLOCK * part) for part in range(2))
         for row, (dot, result) in enumerate(zip(dots, results, strict=True)):
             row_scale, row_sum = (
-                spread(
+                broadcast(
                     builder,
                     load(builder, builder.add(rows, INT64(row * ROW_SIZE + GROUP + at)), FLOAT),
                     self._instructions.lanes,
@@ -169,14 +169,14 @@ _RECORD4 = record_size(4)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def block_of_outputs(packed, num_rows, record, block_side, out):  # type: ignore[no-untyped-def]
+def block_of_outputs(packed, num_rows, record, b_operand, out):  # type: ignore[no-untyped-def]
     """16 outputs of every row. record: bytes of one; packed: address; others as in `tile_of`."""
     target, stride = out
     height = tile_height(num_rows, MAX_TILE)
     for row in range(0, num_rows, height):
-        tile = packed + row * block_side[1] * ROW_SIZE
+        tile = packed + row * b_operand[1] * ROW_SIZE
         part = (target + 4 * row * stride, stride)
         if record == _RECORD4:
-            _tile4(min(num_rows - row, height), tile, block_side, part)
+            _tile4(min(num_rows - row, height), tile, b_operand, part)
         else:
-            _tile8(min(num_rows - row, height), tile, block_side, part)
+            _tile8(min(num_rows - row, height), tile, b_operand, part)

@@ -72,7 +72,7 @@ def unpack_groups(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarra
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def put_row_groups(values, packed, row, num_rows, most_rows):  # type: ignore[no-untyped-def]
-    """Quantise row `row` of num_rows into its tile; tiles have at most `most_rows` rows.
+    """Quantize row `row` of num_rows into its tile; tiles have at most `most_rows` rows.
 
     values: float32 [K]. The levels of a group are values / scale, scale = max |values| / 127.
     """

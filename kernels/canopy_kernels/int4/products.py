@@ -16,9 +16,9 @@ from canopy_kernels.cpu.simd_ir import (
     INT8,
     INT32,
     add_pairs,
+    broadcast,
     has_feature,
     has_wide_registers,
-    spread,
 )
 from canopy_kernels.int4.layout import GROUP
 from canopy_kernels.int8.layout import BLOCK, QUAD
@@ -76,7 +76,7 @@ def no_sums(instructions: Instructions) -> ir.Constant:
 
 def add_quad(builder, instructions, sums, weights, four):  # type: ignore[no-untyped-def]
     """Add the products of one quad. four: its levels of a row, as an int32."""
-    rows = builder.bitcast(spread(builder, four, instructions.lanes), weights.type)
+    rows = builder.bitcast(broadcast(builder, four, instructions.lanes), weights.type)
     if instructions.kind == "dot":
         name = f"llvm.x86.avx512.vpdpbusd.{32 * instructions.lanes}"
         return _call(builder, name, sums.type, sums, weights, rows)

@@ -22,20 +22,25 @@ from numba import njit
 from canopy_kernels.cpu import aligned
 from canopy_kernels.cpu.exp2 import LOG2_E
 from canopy_kernels.int8 import gemm_dispatch as tiles
-from canopy_kernels.int8.attention_scores import GROUPS_AHEAD, ask_for, num_members, score_groups
-from canopy_kernels.int8.attention_softmax import path_of, scales_along, weigh
+from canopy_kernels.int8.attention_scores import (
+    GROUPS_AHEAD,
+    num_members,
+    prefetch_items,
+    score_groups,
+)
+from canopy_kernels.int8.attention_softmax import path_of, scales_along, softmax_weights
 from canopy_kernels.int8.gemm import activation_levels
 from canopy_kernels.int8.kv_cache import GROUP
 from canopy_kernels.int8.layout import BLOCK, padded_inputs, padded_outputs
-from canopy_kernels.int8.rows import quantise
-from canopy_kernels.int8.work_items import find_groups, share_of_units, unit_at
+from canopy_kernels.int8.rows import quantize
+from canopy_kernels.int8.work_items import find_groups, partition_of_items, unit_at
 
 # Query heads of all rows that are computed at a time: they fill two matrix tiles.
 _MEMBERS = 32
 
 
 class Queries(NamedTuple):
-    """Rotated queries, quantised."""
+    """Rotated queries, quantized."""
 
     levels: int  # largest magnitude in q
     factor: np.float32  # in `scales`: softmax scale, and powers of two for those of e
@@ -120,29 +125,29 @@ def _of_worker(scratch, worker):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True, error_model="numpy")
 def put_query(head, queries, row, index):  # type: ignore[no-untyped-def]
     """Store a rotated query head: float32 [D]."""
-    scale = quantise(head, queries.levels, queries.q[row, index])
+    scale = quantize(head, queries.levels, queries.q[row, index])
     queries.scales[row, index] = scale * queries.factor
 
 
 @njit(inline="always")
 def _units(queries, cache, layout, worker, num_workers):  # type: ignore[no-untyped-def]
     most_rows = max(_MEMBERS // num_members(queries, cache), 1)
-    return share_of_units(layout, most_rows, len(cache.keys), worker, num_workers)
+    return partition_of_items(layout, most_rows, len(cache.keys), worker, num_workers)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def ask_for_share(queries, cache, layout, scratch, worker, num_workers):  # type: ignore[no-untyped-def]
-    """Ask for what `attend_share` will read first of the cache."""
+def prefetch_partition(queries, cache, layout, scratch, worker, num_workers):  # type: ignore[no-untyped-def]
+    """Ask for what `attend_partition` will read first of the cache."""
     units = _units(queries, cache, layout, worker, num_workers)
     if len(units) > 0:
         unit, mine = unit_at(units, 0), _of_worker(scratch, worker)
         num_groups = find_groups(layout, unit, mine.groups[0], mine.lanes[0])
         for index in range(min(num_groups, GROUPS_AHEAD)):
-            ask_for(cache, mine.groups[0, index], unit.kv_head)
+            prefetch_items(cache, mine.groups[0, index], unit.kv_head)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def attend_share(queries, cache, layout, scratch, out, worker, num_workers):  # type: ignore[no-untyped-def]
+def attend_partition(queries, cache, layout, scratch, out, worker, num_workers):  # type: ignore[no-untyped-def]
     """Worker's share of the units of a step.
 
     layout: `PagedRows.arrays`, its block size a multiple of GROUP. scratch: for at least as many
@@ -187,7 +192,7 @@ def _weigh(queries, cache, layout, unit, groups, lanes, scratch):  # type: ignor
         scales = scales_along(scratch.value_scales, path, scratch.path_scales)
         for index in range(members * (row - unit.first), members * (row + 1 - unit.first)):
             scores = scratch.scores[index]
-            scratch.scales[index] = weigh(scores, scales, path, scratch.softmax, levels)
+            scratch.scales[index] = softmax_weights(scores, scales, path, scratch.softmax, levels)
             tiles.pack_row(levels, GROUP, scratch.packed_weights, index, num_rows)
 
 
@@ -198,10 +203,10 @@ def _sum_values(cache, kv_head, groups, num_rows, scratch):  # type: ignore[no-u
     for index in range(len(groups)):
         groups[index] *= values[0].size  # now the distance of its values from those of the first
     first, size = values.ctypes.data, scratch.sums.shape[1]
-    row_side = scratch.packed_weights.ctypes.data, num_rows, scratch.scales.ctypes.data
+    a_operand = scratch.packed_weights.ctypes.data, num_rows, scratch.scales.ctypes.data
     tiles.begin(num_rows, GROUP)
     for column in range(0, size, BLOCK):
-        block_side = (
+        b_operand = (
             first + column * GROUP,
             groups.ctypes.data,
             len(groups),
@@ -211,7 +216,7 @@ def _sum_values(cache, kv_head, groups, num_rows, scratch):  # type: ignore[no-u
             0,
         )
         out = scratch.sums.ctypes.data + 4 * column, size
-        tiles.block_of_outputs(row_side, block_side, out)
+        tiles.block_of_outputs(a_operand, b_operand, out)
     tiles.end(num_rows)
 
 

@@ -18,7 +18,7 @@ GROUPS_AHEAD = 8  # from the one that is scored to the one that is asked for
 
 
 @njit(inline="always")
-def ask_for(cache, group, kv_head):  # type: ignore[no-untyped-def]
+def prefetch_items(cache, group, kv_head):  # type: ignore[no-untyped-def]
     """Ask for a group's keys and values."""
     prefetch(cache.keys[kv_head, group])
     prefetch(cache.values[kv_head, group])
@@ -30,9 +30,9 @@ def ask_for(cache, group, kv_head):  # type: ignore[no-untyped-def]
 def _ask_ahead(cache, groups, kv_head, after, index):  # type: ignore[no-untyped-def]
     """Ask for a group of a unit, or of the one after it when the unit has not so many."""
     if index < len(groups):
-        ask_for(cache, groups[index], kv_head)
+        prefetch_items(cache, groups[index], kv_head)
     elif index - len(groups) < len(after[0]):
-        ask_for(cache, after[0][index - len(groups)], after[1])
+        prefetch_items(cache, after[0][index - len(groups)], after[1])
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -44,7 +44,7 @@ def score_by_blocks(queries, cache, unit, groups, after, scratch):  # type: igno
     for index in range(num_rows):
         query = _query(queries, cache, unit, index, scratch)
         tiles.pack_row(query, depth, scratch.packed_queries, index, num_rows)
-    row_side = scratch.packed_queries.ctypes.data, num_rows, scratch.scales.ctypes.data
+    a_operand = scratch.packed_queries.ctypes.data, num_rows, scratch.scales.ctypes.data
     out, stride = scratch.scores.ctypes.data, scratch.scores.shape[1]
     tiles.begin(num_rows, depth)
     for index in range(len(groups)):
@@ -58,7 +58,7 @@ def score_by_blocks(queries, cache, unit, groups, after, scratch):  # type: igno
             scratch.zeros.ctypes.data,
             0,
         )
-        tiles.block_of_outputs(row_side, keys, (out + 4 * GROUP * index, stride))
+        tiles.block_of_outputs(a_operand, keys, (out + 4 * GROUP * index, stride))
     tiles.end(num_rows)
 
 

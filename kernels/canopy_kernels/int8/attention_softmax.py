@@ -24,7 +24,7 @@ _LARGEST_FINITE = np.int32(0x7F7FFFFF)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def weigh(scores, value_scales, path, scratch, levels):  # type: ignore[no-untyped-def]
+def softmax_weights(scores, value_scales, path, scratch, levels):  # type: ignore[no-untyped-def]
     """Turn the scores of one query head into levels; returns their scale.
 
     scores: float32 by lane. value_scales: of `scales_along`. path: of `path_of`. scratch: float32
@@ -34,7 +34,7 @@ def weigh(scores, value_scales, path, scratch, levels):  # type: ignore[no-untyp
     length = context_length + len(lanes)
     softened, u = scratch[0, :length], scratch[1, :length]
     _gather(scores, path, softened)
-    factor, scale = _soften(softened, value_scales, u)
+    factor, scale = _exponentials(softened, value_scales, u)
     _round(u[:context_length], factor, levels)
     for number in range(len(lanes)):
         levels[lanes[number]] = np.int16(np.rint(u[context_length + number] * factor))
@@ -90,7 +90,7 @@ def _round(u, factor, levels):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _soften(row, scales, u):  # type: ignore[no-untyped-def]
+def _exponentials(row, scales, u):  # type: ignore[no-untyped-def]
     """Scores become powers, and their products with the scales u; returns the factor and the scale.
 
     The scale is NaN when a score or a value scale is no finite number. The largest numbers are

@@ -11,17 +11,17 @@ from numba import njit
 
 from canopy_kernels.cpu.deterministic_sums import dot_at, total
 from canopy_kernels.cpu.exp2 import exp2
-from canopy_kernels.cpu.threads import share
+from canopy_kernels.cpu.threads import partition
 from canopy_kernels.int8.rows import add
 from canopy_kernels.int8.weighted_sum import weighted_sum
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def attend_blocks(block, layer, buffers, shape, place):  # type: ignore[no-untyped-def]
+def attend_blocks(block, layer, buffers, shape, context):  # type: ignore[no-untyped-def]
     """Worker's share; a unit of work is one half of an anchor's rows and one KV head."""
     num_own, group = block.copied.shape[1], shape.num_heads // shape.num_kv_heads
     powers = np.empty((num_own * group, block.key_values.shape[1] + num_own), np.float32)
-    first, end = share(place, len(block.lengths) * shape.num_kv_heads * 2)
+    first, end = partition(context, len(block.lengths) * shape.num_kv_heads * 2)
     for unit in range(first, end):
         head, half = unit // 2, unit % 2
         anchor, kv_head = head // shape.num_kv_heads, head % shape.num_kv_heads
@@ -36,7 +36,7 @@ def attend_blocks(block, layer, buffers, shape, place):  # type: ignore[no-untyp
         _score(queries, known[:, 0], shape.head_dim, powers)
         _score(queries, keys, shape.head_dim, powers[:, num_known:])
         for index in range((last - row) * group):
-            _normalise(powers[index, : num_known + num_own])
+            _normalize(powers[index, : num_known + num_own])
         mixed = buffers.mixed[row:last, kv_head * group : (kv_head + 1) * group]
         _mix(powers, known[:, 1], values, mixed)
 
@@ -80,7 +80,7 @@ def _mix(shares, known, own, mixed):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _normalise(powers):  # type: ignore[no-untyped-def]
+def _normalize(powers):  # type: ignore[no-untyped-def]
     """2^power over the sum of all, in place."""
     top = powers[0]
     for power in powers:

@@ -22,7 +22,7 @@ class BlockSizes(NamedTuple):
     num_heads: int  # H
     head_dim: int  # D
     inner: int  # I
-    features: int
+    hidden_states: int
     qkv: int
     gate_up: int
     key_values: int  # of all layers
@@ -33,7 +33,7 @@ class BlockSizes(NamedTuple):
 class EncodeBuffers(NamedTuple):
     """Of N positions."""
 
-    features: PackedRows
+    hidden_states: PackedRows
     fused: np.ndarray  # float32 [N, E*]
     vectors: np.ndarray  # float32 [N, E]
     hidden: PackedRows
@@ -62,7 +62,7 @@ class BlockBuffers(NamedTuple):
 def encode_buffers(sizes: BlockSizes, num_positions: int) -> EncodeBuffers:
     """Fresh ones."""
     return EncodeBuffers(
-        features=_packed(num_positions, sizes.features),
+        hidden_states=_packed(num_positions, sizes.hidden_states),
         fused=_floats(num_positions, padded_outputs(sizes.hidden)),
         vectors=_floats(num_positions, sizes.hidden),
         hidden=_packed(num_positions, sizes.hidden),

@@ -17,18 +17,18 @@ import numpy as np
 from numba import njit
 
 from canopy_kernels.cpu.exp2 import LOG2_E
-from canopy_kernels.cpu.threads import WorkerTeam, borrowed, meet, share
+from canopy_kernels.cpu.threads import WorkerThreads, barrier, partition, without_refcounts
 from canopy_kernels.int8.block_attention import attend_blocks
 from canopy_kernels.int8.block_buffers import BlockBuffers, EncodeBuffers
 from canopy_kernels.int8.decoder import Shape
 from canopy_kernels.int8.fused_ops import (
     Linears,
-    apply,
+    alloc_scratch,
     gate_rows,
+    linear,
     norm_rows,
-    put_row,
-    quantise_mixed,
-    scratch_of,
+    quantize_and_pack_row,
+    quantize_mixed,
 )
 from canopy_kernels.int8.rows import rms_norm, rope
 
@@ -63,7 +63,7 @@ class BlockWeights(NamedTuple):
 class Positions(NamedTuple):
     """What is taken up."""
 
-    features: np.ndarray  # float32 [N, inputs]
+    hidden_states: np.ndarray  # float32 [N, inputs]
     cosines: np.ndarray  # float32 [N, D]
     sines: np.ndarray  # float32 [N, D]
 
@@ -86,45 +86,47 @@ def encode(
     shape: Shape,
     positions: Positions,
     buffers: EncodeBuffers,
-    team: WorkerTeam,
+    team: WorkerThreads,
 ) -> None:
     """Fill the buffers' `vectors` [N, E] and `key_values` [N, L * 2 * K * D *]."""
-    team.run(_encode_share, weights, shape, positions, buffers)
+    team.run(_encode_partition, weights, shape, positions, buffers)
 
 
 def propose(
-    weights: BlockWeights, shape: Shape, block: Block, buffers: BlockBuffers, team: WorkerTeam
+    weights: BlockWeights, shape: Shape, block: Block, buffers: BlockBuffers, team: WorkerThreads
 ) -> None:
     """Fill the buffers' `logits` [R, V*] and `codes` [R, rank*]."""
-    team.run(_propose_share, weights, shape, block, buffers)
+    team.run(_propose_partition, weights, shape, block, buffers)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _encode_share(weights, shape, positions, buffers, place):  # type: ignore[no-untyped-def]
-    weights, shape, positions, buffers, place = borrowed(
-        (weights, shape, positions, buffers, place)
+def _encode_partition(weights, shape, positions, buffers, context):  # type: ignore[no-untyped-def]
+    weights, shape, positions, buffers, context = without_refcounts(
+        (weights, shape, positions, buffers, context)
     )
-    _put_rows(positions.features, buffers.features, place)
-    meet(place)
-    apply(buffers.features, weights.fuse, 0, buffers.fused, place)
-    meet(place)
-    first, end = share(place, len(buffers.vectors))
-    scratch = scratch_of(buffers.vectors.shape[1])
+    _put_rows(positions.hidden_states, buffers.hidden_states, context)
+    barrier(context)
+    linear(buffers.hidden_states, weights.fuse, 0, buffers.fused, context)
+    barrier(context)
+    first, end = partition(context, len(buffers.vectors))
+    scratch = alloc_scratch(buffers.vectors.shape[1])
     for row in range(first, end):
         fused = buffers.fused[row, : buffers.vectors.shape[1]]
         rms_norm(fused, weights.norm, shape.norm_eps, buffers.vectors[row])
-        put_row(buffers.vectors[row], scratch, buffers.hidden, row, len(buffers.vectors))
-    meet(place)
-    apply(buffers.hidden, weights.key_values, 0, buffers.key_values, place)
-    meet(place)
-    _rotate_keys(positions, buffers.key_values, shape, place)
+        quantize_and_pack_row(
+            buffers.vectors[row], scratch, buffers.hidden, row, len(buffers.vectors)
+        )
+    barrier(context)
+    linear(buffers.hidden, weights.key_values, 0, buffers.key_values, context)
+    barrier(context)
+    _rotate_keys(positions, buffers.key_values, shape, context)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _rotate_keys(positions, key_values, shape, place):  # type: ignore[no-untyped-def]
+def _rotate_keys(positions, key_values, shape, context):  # type: ignore[no-untyped-def]
     size, rotated = shape.head_dim, np.empty(shape.head_dim, np.float32)
     num_keys = shape.num_kv_heads * size
-    first, end = share(place, len(key_values))
+    first, end = partition(context, len(key_values))
     for row in range(first, end):
         for layer in range(key_values.shape[1] // (2 * num_keys)):
             for head in range(shape.num_kv_heads):
@@ -135,69 +137,71 @@ def _rotate_keys(positions, key_values, shape, place):  # type: ignore[no-untype
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _propose_share(weights, shape, block, buffers, place):  # type: ignore[no-untyped-def]
-    weights, shape, block, buffers, place = borrowed((weights, shape, block, buffers, place))
-    _put_rows(block.last, buffers.last, place)
-    _put_copied(block, buffers, place)
-    meet(place)
-    apply(buffers.last, weights.inject, 0, buffers.injected, place)
-    apply(buffers.copied, weights.copy, 0, buffers.change, place)
-    meet(place)
-    _start_rows(weights, block, buffers, place)
-    meet(place)
+def _propose_partition(weights, shape, block, buffers, context):  # type: ignore[no-untyped-def]
+    weights, shape, block, buffers, context = without_refcounts(
+        (weights, shape, block, buffers, context)
+    )
+    _put_rows(block.last, buffers.last, context)
+    _put_copied(block, buffers, context)
+    barrier(context)
+    linear(buffers.last, weights.inject, 0, buffers.injected, context)
+    linear(buffers.copied, weights.copy, 0, buffers.change, context)
+    barrier(context)
+    _start_rows(weights, block, buffers, context)
+    barrier(context)
     for layer in range(len(weights.attention_norm)):
-        norm_rows(buffers.rows, weights.attention_norm[layer], shape.norm_eps, buffers, place)
-        meet(place)
-        apply(buffers.hidden, weights.qkv, layer, buffers.qkv, place)
-        meet(place)
-        _rotate_heads(block, buffers.qkv, shape, place)
-        meet(place)
-        attend_blocks(block, layer, buffers, shape, place)
-        meet(place)
-        quantise_mixed(shape.head_dim, buffers, place)
-        meet(place)
-        apply(buffers.mixed_heads, weights.output, layer, buffers.change, place)
-        meet(place)
-        norm_rows(buffers.rows, weights.mlp_norm[layer], shape.norm_eps, buffers, place)
-        meet(place)
-        apply(buffers.hidden, weights.gate_up, layer, buffers.gate_up, place)
-        meet(place)
-        gate_rows(shape.inner_size, buffers, place)
-        meet(place)
-        apply(buffers.inner, weights.down, layer, buffers.change, place)
-        meet(place)
-    norm_rows(buffers.rows, weights.norm, shape.norm_eps, buffers, place)
-    meet(place)
-    apply(buffers.hidden, weights.adapter, 0, buffers.decoded, place)
-    meet(place)
-    _put_rows(buffers.decoded[:, : buffers.rows.shape[1]], buffers.hidden, place)
-    meet(place)
-    apply(buffers.hidden, weights.head, 0, buffers.logits, place)
-    apply(buffers.hidden, weights.row_code, 0, buffers.codes, place)
+        norm_rows(buffers.rows, weights.attention_norm[layer], shape.norm_eps, buffers, context)
+        barrier(context)
+        linear(buffers.hidden, weights.qkv, layer, buffers.qkv, context)
+        barrier(context)
+        _rotate_heads(block, buffers.qkv, shape, context)
+        barrier(context)
+        attend_blocks(block, layer, buffers, shape, context)
+        barrier(context)
+        quantize_mixed(shape.head_dim, buffers, context)
+        barrier(context)
+        linear(buffers.mixed_heads, weights.output, layer, buffers.change, context)
+        barrier(context)
+        norm_rows(buffers.rows, weights.mlp_norm[layer], shape.norm_eps, buffers, context)
+        barrier(context)
+        linear(buffers.hidden, weights.gate_up, layer, buffers.gate_up, context)
+        barrier(context)
+        gate_rows(shape.inner_size, buffers, context)
+        barrier(context)
+        linear(buffers.inner, weights.down, layer, buffers.change, context)
+        barrier(context)
+    norm_rows(buffers.rows, weights.norm, shape.norm_eps, buffers, context)
+    barrier(context)
+    linear(buffers.hidden, weights.adapter, 0, buffers.decoded, context)
+    barrier(context)
+    _put_rows(buffers.decoded[:, : buffers.rows.shape[1]], buffers.hidden, context)
+    barrier(context)
+    linear(buffers.hidden, weights.head, 0, buffers.logits, context)
+    linear(buffers.hidden, weights.row_code, 0, buffers.codes, context)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _put_rows(values, rows, place):  # type: ignore[no-untyped-def]
-    scratch = scratch_of(values.shape[1])
-    first, end = share(place, len(values))
+def _put_rows(values, rows, context):  # type: ignore[no-untyped-def]
+    scratch = alloc_scratch(values.shape[1])
+    first, end = partition(context, len(values))
     for row in range(first, end):
-        put_row(values[row], scratch, rows, row, len(values))
+        quantize_and_pack_row(values[row], scratch, rows, row, len(values))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _put_copied(block, buffers, place):  # type: ignore[no-untyped-def]
-    size, scratch = block.copied.shape[1], scratch_of(block.copied.shape[2])
-    first, end = share(place, len(buffers.rows))
+def _put_copied(block, buffers, context):  # type: ignore[no-untyped-def]
+    size, scratch = block.copied.shape[1], alloc_scratch(block.copied.shape[2])
+    first, end = partition(context, len(buffers.rows))
     for row in range(first, end):
         copied = block.copied[row // size, row % size]
-        put_row(copied, scratch, buffers.copied, row, len(buffers.rows))
+        quantize_and_pack_row(copied, scratch, buffers.copied, row, len(buffers.rows))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _start_rows(weights, block, buffers, place):  # type: ignore[no-untyped-def]
+def _start_rows(weights, block, buffers, context):  # type: ignore[no-untyped-def]
     """What the layers start from; a copy counts where there is a match."""
     size, hidden = block.copied.shape[1], buffers.rows.shape[1]
-    first, end = share(place, len(buffers.rows))
+    first, end = partition(context, len(buffers.rows))
     for row in range(first, end):
         anchor, step, out = row // size, row % size, buffers.rows[row]
         length = block.match_lengths[anchor]
@@ -214,11 +218,11 @@ def _start_rows(weights, block, buffers, place):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _rotate_heads(block, qkv, shape, place):  # type: ignore[no-untyped-def]
+def _rotate_heads(block, qkv, shape, context):  # type: ignore[no-untyped-def]
     """Queries and keys; queries also get attention's scale and the base 2 of its powers."""
     size, rotated = shape.head_dim, np.empty(shape.head_dim, np.float32)
     scale = LOG2_E / np.sqrt(np.float32(size))
-    first, end = share(place, len(qkv))
+    first, end = partition(context, len(qkv))
     for row in range(first, end):
         for index in range(shape.num_heads + shape.num_kv_heads):
             head = qkv[row, index * size : (index + 1) * size]

@@ -32,10 +32,10 @@ class Sizes(NamedTuple):
 
 
 class PackedRows(NamedTuple):
-    """Quantised inputs of a linear."""
+    """Quantized inputs of a linear."""
 
     levels: int  # largest magnitude
-    packed: np.ndarray  # uint8, as `linear_share` takes it
+    packed: np.ndarray  # uint8, as `linear_partition` takes it
     scales: np.ndarray  # float32 [T]
 
 

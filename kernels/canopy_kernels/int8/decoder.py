@@ -1,7 +1,7 @@
 """All layers of a decoder of the Llama family on int8 weights, as one function of a worker team.
 
-    phases of a layer         norm | qkv | rope, cache write | attention | quantise | output
-                              | add, norm | gate and up | gate, quantise | down
+    phases of a layer         norm | qkv | rope, cache write | attention | quantize | output
+                              | add, norm | gate and up | gate, quantize | down
     shared out by             rows, or outputs (linears), or units of rows and a KV head (attention)
 
 Workers meet between phases. Shapes: T rows of a step, E hidden size, H query heads, K KV heads,
@@ -13,26 +13,26 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from canopy_kernels.cpu.threads import WorkerTeam, borrowed, meet, share
-from canopy_kernels.int8.attention import ask_for_share, attend_share, put_query
-from canopy_kernels.int8.attention_scores import ask_for
+from canopy_kernels.cpu.threads import WorkerThreads, barrier, partition, without_refcounts
+from canopy_kernels.int8.attention import attend_partition, prefetch_partition, put_query
+from canopy_kernels.int8.attention_scores import prefetch_items
 from canopy_kernels.int8.buffers import Sizes, Workspace
 from canopy_kernels.int8.fused_ops import (
     Linears,
-    apply,
+    alloc_scratch,
     gate_rows,
+    linear,
     norm_rows,
-    put_row,
-    quantise_mixed,
-    scratch_of,
+    quantize_and_pack_row,
+    quantize_mixed,
 )
 from canopy_kernels.int8.kv_cache import (
     GROUP,
     Int8KeyValues,
+    alloc_levels,
     layer_of,
     put_key,
     put_value,
-    room_for_levels,
 )
 from canopy_kernels.int8.rows import add, rms_norm, rope
 from canopy_kernels.int8.work_items import most_groups
@@ -73,7 +73,7 @@ class Step(NamedTuple):
     logit_rows: np.ndarray  # int64 [n]
     cache: Int8KeyValues  # of all layers; the rows' slots are written
     tap_layers: np.ndarray  # int64 [n] before which layers hidden states are kept
-    taps: np.ndarray  # float32 [T, n, E]; overwritten
+    aux_hidden_states: np.ndarray  # float32 [T, n, E]; overwritten
 
 
 def workspace(weights: Weights, shape: Shape, num_workers: int) -> Workspace:
@@ -95,7 +95,7 @@ def workspace(weights: Weights, shape: Shape, num_workers: int) -> Workspace:
 
 
 def decode_step(
-    weights: Weights, shape: Shape, step: Step, workspace: Workspace, team: WorkerTeam
+    weights: Weights, shape: Shape, step: Step, workspace: Workspace, team: WorkerThreads
 ) -> np.ndarray:
     """Compute a step's rows and write their keys and values.
 
@@ -105,92 +105,96 @@ def decode_step(
     num_groups = most_groups(block_tables.shape[1], block_size, num_rows)
     buffers = workspace.buffers(num_rows, len(step.logit_rows), num_groups)
     if num_rows:
-        team.run(_decode_share, weights, shape, step, buffers)
+        team.run(_decode_partition, weights, shape, step, buffers)
     return buffers.logits
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _decode_share(weights, shape, step, buffers, place):  # type: ignore[no-untyped-def]
-    weights, shape, step, buffers, place = borrowed((weights, shape, step, buffers, place))
+def _decode_partition(weights, shape, step, buffers, context):  # type: ignore[no-untyped-def]
+    weights, shape, step, buffers, context = without_refcounts(
+        (weights, shape, step, buffers, context)
+    )
     for layer in range(len(weights.attention_norm)):
-        norm_rows(step.hidden, weights.attention_norm[layer], shape.norm_eps, buffers, place)
-        _keep_taps(step, layer, place)
-        _ask_for_cache(step, buffers, layer, place)
-        meet(place)
-        apply(buffers.hidden, weights.qkv, layer, buffers.qkv, place)
-        meet(place)
-        _place_heads(weights.qk_norm, shape, step, buffers, layer, place)
-        meet(place)
-        attend_share(
+        norm_rows(step.hidden, weights.attention_norm[layer], shape.norm_eps, buffers, context)
+        _keep_taps(step, layer, context)
+        _ask_for_cache(step, buffers, layer, context)
+        barrier(context)
+        linear(buffers.hidden, weights.qkv, layer, buffers.qkv, context)
+        barrier(context)
+        _place_heads(weights.qk_norm, shape, step, buffers, layer, context)
+        barrier(context)
+        attend_partition(
             buffers.queries,
             layer_of(step.cache, layer),
             step.layout,
             buffers.scratch,
             buffers.mixed,
-            place.worker,
-            place.num_workers,
+            context.worker,
+            context.num_workers,
         )
-        meet(place)
-        quantise_mixed(shape.head_dim, buffers, place)
-        meet(place)
-        apply(buffers.mixed_heads, weights.output, layer, buffers.change, place)
-        meet(place)
-        norm_rows(step.hidden, weights.mlp_norm[layer], shape.norm_eps, buffers, place)
-        meet(place)
-        apply(buffers.hidden, weights.gate_up, layer, buffers.gate_up, place)
-        meet(place)
-        gate_rows(shape.inner_size, buffers, place)
-        meet(place)
-        apply(buffers.inner, weights.down, layer, buffers.change, place)
-        meet(place)
-    _norm_logit_rows(step, weights.norm[0], shape.norm_eps, buffers, place)
-    meet(place)
-    apply(buffers.hidden, weights.head, 0, buffers.logits, place)
+        barrier(context)
+        quantize_mixed(shape.head_dim, buffers, context)
+        barrier(context)
+        linear(buffers.mixed_heads, weights.output, layer, buffers.change, context)
+        barrier(context)
+        norm_rows(step.hidden, weights.mlp_norm[layer], shape.norm_eps, buffers, context)
+        barrier(context)
+        linear(buffers.hidden, weights.gate_up, layer, buffers.gate_up, context)
+        barrier(context)
+        gate_rows(shape.inner_size, buffers, context)
+        barrier(context)
+        linear(buffers.inner, weights.down, layer, buffers.change, context)
+        barrier(context)
+    _norm_logit_rows(step, weights.norm[0], shape.norm_eps, buffers, context)
+    barrier(context)
+    linear(buffers.hidden, weights.head, 0, buffers.logits, context)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _keep_taps(step, layer, place):  # type: ignore[no-untyped-def]
+def _keep_taps(step, layer, context):  # type: ignore[no-untyped-def]
     """Copy hidden states of the rows that this worker has just brought up to date."""
-    first, end = share(place, len(step.hidden))
-    for tap in range(len(step.tap_layers)):
-        if step.tap_layers[tap] == layer:
+    first, end = partition(context, len(step.hidden))
+    for aux_layer in range(len(step.tap_layers)):
+        if step.tap_layers[aux_layer] == layer:
             for row in range(first, end):
-                step.taps[row, tap] = step.hidden[row]
+                step.aux_hidden_states[row, aux_layer] = step.hidden[row]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _ask_for_cache(step, buffers, layer, place):  # type: ignore[no-untyped-def]
+def _ask_for_cache(step, buffers, layer, context):  # type: ignore[no-untyped-def]
     """What is written to the cache, and what attention will read first, has a linear to come."""
-    cache, num_workers = layer_of(step.cache, layer), place.num_workers
+    cache, num_workers = layer_of(step.cache, layer), context.num_workers
     slots = step.layout[0]
-    first, end = share(place, len(slots))
+    first, end = partition(context, len(slots))
     for row in range(first, end):
         if row == first or slots[row] // GROUP != slots[row - 1] // GROUP:
             for kv_head in range(len(cache.keys)):
-                ask_for(cache, slots[row] // GROUP, kv_head)
-    ask_for_share(buffers.queries, cache, step.layout, buffers.scratch, place.worker, num_workers)
+                prefetch_items(cache, slots[row] // GROUP, kv_head)
+    prefetch_partition(
+        buffers.queries, cache, step.layout, buffers.scratch, context.worker, num_workers
+    )
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _norm_logit_rows(step, weight, eps, buffers, place):  # type: ignore[no-untyped-def]
+def _norm_logit_rows(step, weight, eps, buffers, context):  # type: ignore[no-untyped-def]
     """The same for the rows whose logits are wanted, moved together."""
     size = step.hidden.shape[1]
-    normed, scratch = np.empty(size, np.float32), scratch_of(size)
-    first, end = share(place, len(step.logit_rows))
+    normed, scratch = np.empty(size, np.float32), alloc_scratch(size)
+    first, end = partition(context, len(step.logit_rows))
     for index in range(first, end):
         row = step.logit_rows[index]
         add(step.hidden[row], buffers.change[row, :size])
         rms_norm(step.hidden[row], weight, eps, normed)
-        put_row(normed, scratch, buffers.hidden, index, len(step.logit_rows))
+        quantize_and_pack_row(normed, scratch, buffers.hidden, index, len(step.logit_rows))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _place_heads(qk_norm, shape, step, buffers, layer, place):  # type: ignore[no-untyped-def]
+def _place_heads(qk_norm, shape, step, buffers, layer, context):  # type: ignore[no-untyped-def]
     """Rotate queries and keys, and write keys and values into the cache."""
     size, num_heads, num_kv_heads = shape.head_dim, shape.num_heads, shape.num_kv_heads
     slots, cache = step.layout[0], layer_of(step.cache, layer)
-    rotated, levels = np.empty(size, np.float32), room_for_levels(size)
-    first, end = share(place, len(slots))
+    rotated, levels = np.empty(size, np.float32), alloc_levels(size)
+    first, end = partition(context, len(slots))
     for row in range(first, end):
         cosines = step.cosines[step.positions[row]]
         sines = step.sines[step.positions[row]]

@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from canopy_kernels.cpu.threads import share
+from canopy_kernels.cpu.threads import partition
 from canopy_kernels.int8 import gemm_dispatch as tiles
-from canopy_kernels.int8.gemm import linear_share
+from canopy_kernels.int8.gemm import linear_partition
 from canopy_kernels.int8.layout import QUAD
-from canopy_kernels.int8.rows import add, gated, quantise, rms_norm
+from canopy_kernels.int8.rows import add, gated, quantize, rms_norm
 
 
 class Linears(NamedTuple):
@@ -24,58 +24,58 @@ class Linears(NamedTuple):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def apply(rows, linears, layer, out, place):  # type: ignore[no-untyped-def]
+def linear(rows, linears, layer, out, context):  # type: ignore[no-untyped-def]
     """One linear of packed rows. out: float32 [T, out*]."""
     linear = linears.blocks[layer], linears.scales[layer], linears.bias[layer]
     scales = rows.scales[: len(out)]
-    linear_share(rows.packed, scales, linear, out, place.worker, place.num_workers)
+    linear_partition(rows.packed, scales, linear, out, context.worker, context.num_workers)
 
 
 @njit(inline="always")
-def scratch_of(size):  # type: ignore[no-untyped-def]
+def alloc_scratch(size):  # type: ignore[no-untyped-def]
     """Levels of one row, with zeros where the linears pad."""
     return np.zeros(size + -size % QUAD, np.int16)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def put_row(values, scratch, rows, row, num_rows):  # type: ignore[no-untyped-def]
-    """Quantise one of num_rows rows."""
-    rows.scales[row] = quantise(values, rows.levels, scratch)
+def quantize_and_pack_row(values, scratch, rows, row, num_rows):  # type: ignore[no-untyped-def]
+    """Quantize one of num_rows rows."""
+    rows.scales[row] = quantize(values, rows.levels, scratch)
     depth = tiles.piece_depth(len(scratch), num_rows)
     tiles.pack_row(scratch, depth, rows.packed, row, num_rows)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def norm_rows(hidden, weight, eps, buffers, place):  # type: ignore[no-untyped-def]
-    """Add what the last linear made of the rows, then norm and quantise them."""
+def norm_rows(hidden, weight, eps, buffers, context):  # type: ignore[no-untyped-def]
+    """Add what the last linear made of the rows, then norm and quantize them."""
     size = hidden.shape[1]
-    normed, scratch = np.empty(size, np.float32), scratch_of(size)
-    first, end = share(place, len(hidden))
+    normed, scratch = np.empty(size, np.float32), alloc_scratch(size)
+    first, end = partition(context, len(hidden))
     for row in range(first, end):
         add(hidden[row], buffers.change[row, :size])
         rms_norm(hidden[row], weight, eps, normed)
-        put_row(normed, scratch, buffers.hidden, row, len(hidden))
+        quantize_and_pack_row(normed, scratch, buffers.hidden, row, len(hidden))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def quantise_mixed(size, buffers, place):  # type: ignore[no-untyped-def]
+def quantize_mixed(size, buffers, context):  # type: ignore[no-untyped-def]
     """Attention's heads, each of `size` numbers, as inputs of the output linear."""
     num_heads = buffers.mixed.shape[1]
-    flat, scratch = np.empty(num_heads * size, np.float32), scratch_of(num_heads * size)
-    first, end = share(place, len(buffers.mixed))
+    flat, scratch = np.empty(num_heads * size, np.float32), alloc_scratch(num_heads * size)
+    first, end = partition(context, len(buffers.mixed))
     for row in range(first, end):
         for index in range(num_heads):
             for i in range(size):
                 flat[index * size + i] = buffers.mixed[row, index, i]
-        put_row(flat, scratch, buffers.mixed_heads, row, len(buffers.mixed))
+        quantize_and_pack_row(flat, scratch, buffers.mixed_heads, row, len(buffers.mixed))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def gate_rows(size, buffers, place):  # type: ignore[no-untyped-def]
+def gate_rows(size, buffers, context):  # type: ignore[no-untyped-def]
     """silu(gate) * up of `size` numbers, as inputs of the down linear."""
-    product, scratch = np.empty(size, np.float32), scratch_of(size)
-    first, end = share(place, len(buffers.gate_up))
+    product, scratch = np.empty(size, np.float32), alloc_scratch(size)
+    first, end = partition(context, len(buffers.gate_up))
     for row in range(first, end):
         both = buffers.gate_up[row]
         gated(both[:size], both[size : 2 * size], product)
-        put_row(product, scratch, buffers.inner, row, len(buffers.gate_up))
+        quantize_and_pack_row(product, scratch, buffers.inner, row, len(buffers.gate_up))

@@ -31,7 +31,7 @@ def activation_levels(num_inputs: int) -> int:
     return min(_INT16_LIMIT, _INT32_LIMIT // (WEIGHT_LEVELS * num_inputs))
 
 
-def quantise_weight(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def quantize_weight(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """float32 [N, K] to packed int8 blocks and scales float32 [N'], one per output."""
     largest = np.abs(weight).max(axis=1)
     scales = np.where(largest > 0, largest / WEIGHT_LEVELS, 1).astype(np.float32)
@@ -60,12 +60,12 @@ def int8_linear(
 ) -> np.ndarray:
     """`int8_linear_reference`, to the bit, on one thread."""
     out = np.empty((len(q), len(weight_scales)), np.float32)
-    linear_share(packed_rows(q), row_scales, (blocks, weight_scales, bias), out, 0, 1)
+    linear_partition(packed_rows(q), row_scales, (blocks, weight_scales, bias), out, 0, 1)
     return out
 
 
 def packed_rows(q: np.ndarray) -> np.ndarray:
-    """Rows int16 [T, K'] for `linear_share`."""
+    """Rows int16 [T, K'] for `linear_partition`."""
     packed = aligned.empty(int(tiles.packed_size(*q.shape)), np.uint8)
     _pack_rows(q, packed)
     return packed
@@ -80,7 +80,7 @@ def _pack_rows(q, packed):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def linear_share(packed, row_scales, linear, out, worker, num_workers):  # type: ignore[no-untyped-def]
+def linear_partition(packed, row_scales, linear, out, worker, num_workers):  # type: ignore[no-untyped-def]
     """Worker's part of the outputs, for all rows.
 
     packed: as many rows as there are scales, as in `packed_rows`.
@@ -92,12 +92,12 @@ def linear_share(packed, row_scales, linear, out, worker, num_workers):  # type:
     num_blocks, num_quads = blocks.shape[0], blocks.shape[1]
     depth = tiles.piece_depth(QUAD * num_quads, len(row_scales))
     distances = piece_distances(QUAD * num_quads, depth)
-    row_side = packed.ctypes.data, len(row_scales), row_scales.ctypes.data
+    a_operand = packed.ctypes.data, len(row_scales), row_scales.ctypes.data
     first, last = num_blocks * worker // num_workers, num_blocks * (worker + 1) // num_workers
     tiles.begin(len(row_scales), depth)
     for block in range(first, last):
         column = 4 * BLOCK * block
-        block_side = (
+        b_operand = (
             blocks.ctypes.data + block * num_quads * BLOCK * QUAD,
             distances.ctypes.data,
             len(distances),
@@ -106,7 +106,7 @@ def linear_share(packed, row_scales, linear, out, worker, num_workers):  # type:
             bias.ctypes.data + column,
             _PREFETCHED,
         )
-        tiles.block_of_outputs(row_side, block_side, (out.ctypes.data + column, out.shape[1]))
+        tiles.block_of_outputs(a_operand, b_operand, (out.ctypes.data + column, out.shape[1]))
     tiles.end(len(row_scales))
 
 

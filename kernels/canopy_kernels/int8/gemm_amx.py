@@ -27,11 +27,11 @@ from canopy_kernels.cpu.simd_ir import (
     INT8,
     INT32S,
     INT64,
+    broadcast,
+    element_address,
     fields,
     load,
-    place,
     prefetch_line,
-    spread,
     store,
 )
 from canopy_kernels.int8.layout import BLOCK, QUAD, tile_height
@@ -89,7 +89,9 @@ def _split(context, source, halves, count):  # type: ignore[no-untyped-def]
             step = INT64(lanes)
             end = builder.mul(builder.udiv(count, step), step)
             with cgutils.for_range_slice(builder, done, end, step, INT64) as (index, _):
-                _emit_split(builder, lanes, place(builder, source, 2, index), halves, index)
+                _emit_split(
+                    builder, lanes, element_address(builder, source, 2, index), halves, index
+                )
             done = end
         return context.get_dummy_value()
 
@@ -135,28 +137,28 @@ def end(context):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def block_of_outputs(row_side, block_side, out):  # type: ignore[no-untyped-def]
+def block_of_outputs(a_operand, b_operand, out):  # type: ignore[no-untyped-def]
     """16 outputs of every row, between `begin` and `end`.
 
-    row_side: address of the packed rows, their number, address of their scales.
-    block_side: address of the block; address of the distances of its pieces from there (int64),
+    a_operand: address of the packed rows, their number, address of their scales.
+    b_operand: address of the block; address of the distances of its pieces from there (int64),
     their number and depth; addresses of the outputs' scales and bias; bytes from what is read of
     the block to what is asked for ahead of its use, 0 for nothing.
     out: address, distance of rows in numbers.
     """
-    packed, num_rows, row_scales = row_side
+    packed, num_rows, row_scales = a_operand
     target, stride = out
     height = tile_height(num_rows, MAX_TILE)
-    size = 2 * block_side[2] * height * block_side[3]
+    size = 2 * b_operand[2] * height * b_operand[3]
     for row in range(0, num_rows, 2 * height):
         count = min(num_rows - row, 2 * height)
-        rows = (packed + row // height * size, size, height * block_side[3])
+        rows = (packed + row // height * size, size, height * b_operand[3])
         finish = (height, count, row_scales + 4 * row, target + 4 * row * stride, stride)
-        _tiles(count > height, rows, block_side, finish)
+        _tiles(count > height, rows, b_operand, finish)
 
 
 @intrinsic
-def _tiles(context, are_two, rows, block_side, finish):  # type: ignore[no-untyped-def]
+def _tiles(context, are_two, rows, b_operand, finish):  # type: ignore[no-untyped-def]
     """The outputs of one tile of rows, or of two."""
 
     def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
@@ -171,19 +173,19 @@ def _tiles(context, are_two, rows, block_side, finish):  # type: ignore[no-untyp
         _emit_finish(builder, parts[1], parts[2], first)
         return context.get_dummy_value()
 
-    return types.void(are_two, rows, block_side, finish), codegen
+    return types.void(are_two, rows, b_operand, finish), codegen
 
 
 def _emit_sums(builder, num_tiles, parts, sums):  # type: ignore[no-untyped-def]
     """Leave the high sums of all rows at an address, and the low ones two pieces behind."""
-    (rows, tile_size, half), block_side, finish = parts
-    block, distances, num_pieces, depth, *_, ahead = block_side
+    (rows, tile_size, half), b_operand, finish = parts
+    block, distances, num_pieces, depth, *_, ahead = b_operand
     tiles = range(num_tiles)
     for tile in tiles:
         zero_tile(builder, _HIGH[tile])
         zero_tile(builder, _LOW[tile])
     with cgutils.for_range(builder, num_pieces, intp=INT64) as loop:
-        distance = load(builder, place(builder, distances, 8, loop.index), INT64)
+        distance = load(builder, element_address(builder, distances, 8, loop.index), INT64)
         weights = builder.add(block, distance)
         load_tile(builder, _WEIGHTS, weights, INT64(LINE))
         with builder.if_then(builder.icmp_unsigned("!=", ahead, INT64(0))):
@@ -202,22 +204,22 @@ def _emit_sums(builder, num_tiles, parts, sums):  # type: ignore[no-untyped-def]
         store_tile(builder, _LOW[tile], builder.add(at, INT64(2 * PIECE)), INT64(LINE))
 
 
-def _emit_finish(builder, block_side, finish, sums):  # type: ignore[no-untyped-def]
+def _emit_finish(builder, b_operand, finish, sums):  # type: ignore[no-untyped-def]
     """Join the halves of the sums, and scale them."""
-    *_, scales, bias, _ = block_side
+    *_, scales, bias, _ = b_operand
     _, count, row_scales, out, stride = finish
     by_output = load(builder, scales, FLOATS), load(builder, bias, FLOATS)
     with cgutils.for_range(builder, count, intp=INT64) as loop:
         scaled = joined_row(builder, sums, 2 * PIECE, row_scales, loop.index)
         result = builder.fadd(builder.fmul(scaled, by_output[0]), by_output[1])
-        store(builder, result, place(builder, out, 4, builder.mul(loop.index, stride)))
+        store(builder, result, element_address(builder, out, 4, builder.mul(loop.index, stride)))
 
 
 def joined_row(builder, sums, low_distance, row_scales, index):  # type: ignore[no-untyped-def]
     """A row's sums from its high ones and its low ones that far behind, times the row's scale."""
-    high_at = place(builder, sums, LINE, index)
+    high_at = element_address(builder, sums, LINE, index)
     high = load(builder, high_at, INT32S)
     low = load(builder, builder.add(high_at, INT64(low_distance)), INT32S)
     total = builder.add(builder.shl(high, ir.Constant(INT32S, [8] * BLOCK)), low)
-    row_scale = load(builder, place(builder, row_scales, 4, index), FLOAT)
-    return builder.fmul(builder.sitofp(total, FLOATS), spread(builder, row_scale))
+    row_scale = load(builder, element_address(builder, row_scales, 4, index), FLOAT)
+    return builder.fmul(builder.sitofp(total, FLOATS), broadcast(builder, row_scale))

@@ -21,9 +21,9 @@ from canopy_kernels.cpu.simd_ir import (
     FLOATS,
     INT8,
     INT64,
+    element_address,
     fields,
     load,
-    place,
     store,
 )
 from canopy_kernels.int8.gemm_amx import (
@@ -80,11 +80,11 @@ def _if_piece(builder, number, num_pieces):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def multiply(context, num_pieces, block_side, row_side, out):  # type: ignore[no-untyped-def]
+def multiply(context, num_pieces, b_operand, a_operand, out):  # type: ignore[no-untyped-def]
     """16 outputs of every row that is held.
 
-    block_side: address of the block, distance of its second piece, address of its scales.
-    row_side: number of rows, address of their scales. out: address, distance of rows in numbers.
+    b_operand: address of the block, distance of its second piece, address of its scales.
+    a_operand: number of rows, address of their scales. out: address, distance of rows in numbers.
     """
 
     def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
@@ -96,12 +96,12 @@ def multiply(context, num_pieces, block_side, row_side, out):  # type: ignore[no
         _emit_finish(builder, *parts, first)
         return context.get_dummy_value()
 
-    return types.void(types.int64, block_side, row_side, out), codegen
+    return types.void(types.int64, b_operand, a_operand, out), codegen
 
 
-def _emit_sums(builder, num_pieces, block_side, sums):  # type: ignore[no-untyped-def]
+def _emit_sums(builder, num_pieces, b_operand, sums):  # type: ignore[no-untyped-def]
     """Leave the high sums of all rows at an address, and the low ones a piece behind."""
-    block, distance, _ = block_side
+    block, distance, _ = b_operand
     for register in (_HIGH, _LOW):
         zero_tile(builder, register)
     for number, (high, low) in enumerate(_ROWS):
@@ -114,14 +114,14 @@ def _emit_sums(builder, num_pieces, block_side, sums):  # type: ignore[no-untype
     store_tile(builder, _LOW, builder.add(sums, INT64(PIECE)), INT64(LINE))
 
 
-def _emit_finish(builder, block_side, row_side, out, sums):  # type: ignore[no-untyped-def]
+def _emit_finish(builder, b_operand, a_operand, out, sums):  # type: ignore[no-untyped-def]
     """Join the halves of the sums, and scale them."""
-    (count, row_scales), (target, stride) = row_side, out
-    by_output = load(builder, block_side[2], FLOATS)
+    (count, row_scales), (target, stride) = a_operand, out
+    by_output = load(builder, b_operand[2], FLOATS)
     with cgutils.for_range(builder, count, intp=INT64) as loop:
         scaled = joined_row(builder, sums, PIECE, row_scales, loop.index)
         result = builder.fmul(scaled, by_output)
-        store(builder, result, place(builder, target, 4, builder.mul(loop.index, stride)))
+        store(builder, result, element_address(builder, target, 4, builder.mul(loop.index, stride)))
 
 
 __all__ = [

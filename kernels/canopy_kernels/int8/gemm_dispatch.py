@@ -43,11 +43,11 @@ if has_matrix_tiles():
             matrices.end()
 
     @njit(cache=True, nogil=True, error_model="numpy")
-    def block_of_outputs(row_side, block_side, out):  # type: ignore[no-untyped-def]
-        if row_side[1] <= _FEW:
-            vectors.block_of_outputs(row_side, block_side, out)
+    def block_of_outputs(a_operand, b_operand, out):  # type: ignore[no-untyped-def]
+        if a_operand[1] <= _FEW:
+            vectors.block_of_outputs(a_operand, b_operand, out)
         else:
-            matrices.block_of_outputs(row_side, block_side, out)
+            matrices.block_of_outputs(a_operand, b_operand, out)
 
 else:
     from canopy_kernels.int8.gemm_simd import block_of_outputs, pack_row, packed_size

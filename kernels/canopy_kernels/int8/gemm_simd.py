@@ -23,12 +23,12 @@ from canopy_kernels.cpu.simd_ir import (
     INT64,
     ZEROS,
     add_pairs,
+    broadcast,
+    element_address,
     fields,
     has_wide_registers,
     load,
-    place,
     prefetch_line,
-    spread,
     store,
 )
 from canopy_kernels.int8.layout import BLOCK, QUAD, tile_height
@@ -65,19 +65,19 @@ def pack_row(levels, depth, packed, row, num_rows):  # type: ignore[no-untyped-d
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def block_of_outputs(row_side, block_side, out):  # type: ignore[no-untyped-def]
+def block_of_outputs(a_operand, b_operand, out):  # type: ignore[no-untyped-def]
     """16 outputs of every row; see canopy_kernels.int8.gemm_amx."""
-    packed, num_rows, row_scales = row_side
+    packed, num_rows, row_scales = a_operand
     target, stride = out
     height = tile_height(num_rows, MAX_TILE)
-    num_inputs = block_side[2] * block_side[3]
+    num_inputs = b_operand[2] * b_operand[3]
     for row in range(0, num_rows, height):
         finish = (row_scales + 4 * row, target + 4 * row * stride, stride)
-        _tile(min(num_rows - row, height), packed + 2 * row * num_inputs, block_side, finish)
+        _tile(min(num_rows - row, height), packed + 2 * row * num_inputs, b_operand, finish)
 
 
 @intrinsic
-def _tile(context, num_rows, rows, block_side, finish):  # type: ignore[no-untyped-def]
+def _tile(context, num_rows, rows, b_operand, finish):  # type: ignore[no-untyped-def]
     """One block of outputs for 1 to MAX_TILE rows, all sums in registers."""
 
     def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
@@ -93,19 +93,19 @@ def _tile(context, num_rows, rows, block_side, finish):  # type: ignore[no-untyp
         builder.position_at_end(after)
         return context.get_dummy_value()
 
-    return types.void(num_rows, rows, block_side, finish), codegen
+    return types.void(num_rows, rows, b_operand, finish), codegen
 
 
-def _emit_tile(builder, num_rows, rows, block_side, finish):  # type: ignore[no-untyped-def]
+def _emit_tile(builder, num_rows, rows, b_operand, finish):  # type: ignore[no-untyped-def]
     """Half a block after the other where the sums of both do not fit into the registers."""
     if num_rows * _HALVES <= MAX_TILE:
-        _emit_halves(builder, num_rows, rows, block_side, finish, range(_HALVES))
+        _emit_halves(builder, num_rows, rows, b_operand, finish, range(_HALVES))
     else:
         for half in range(_HALVES):
-            _emit_halves(builder, num_rows, rows, block_side, finish, [half])
+            _emit_halves(builder, num_rows, rows, b_operand, finish, [half])
 
 
-def _emit_halves(builder, num_rows, rows, block_side, finish, halves):  # type: ignore[no-untyped-def]
+def _emit_halves(builder, num_rows, rows, b_operand, finish, halves):  # type: ignore[no-untyped-def]
     """Few rows keep several sums each, since one sum alone waits for its last addition."""
     num_sums = num_rows * len(halves)
     num_chains = 1 << max((min(MAX_TILE, _MAX_CHAINS) // num_sums).bit_length() - 1, 0)
@@ -113,28 +113,28 @@ def _emit_halves(builder, num_rows, rows, block_side, finish, halves):  # type: 
         [[cgutils.alloca_once_value(builder, ZEROS) for _ in range(num_rows)] for _ in halves]
         for _ in range(num_chains)
     ]
-    _emit_sums(builder, sums, rows, block_side, halves)
+    _emit_sums(builder, sums, rows, b_operand, halves)
     for index, half in enumerate(halves):
         chains = [chain[index] for chain in sums]
         totals = [
             functools.reduce(builder.add, map(builder.load, of_row))
             for of_row in zip(*chains, strict=True)
         ]
-        _emit_finish(builder, totals, half, block_side, finish)
+        _emit_finish(builder, totals, half, b_operand, finish)
 
 
-def _emit_sums(builder, sums, rows, block_side, halves):  # type: ignore[no-untyped-def]
+def _emit_sums(builder, sums, rows, b_operand, halves):  # type: ignore[no-untyped-def]
     """Add the products of all pieces; the chains take turns within a piece."""
-    block, distances, num_pieces, depth, *_, ahead = block_side
+    block, distances, num_pieces, depth, *_, ahead = b_operand
     num_quads, step = builder.udiv(depth, INT64(QUAD)), INT64(len(sums))
     whole = builder.mul(builder.udiv(num_quads, step), step)
     with cgutils.for_range(builder, num_pieces, intp=INT64) as pieces:
-        distance = load(builder, place(builder, distances, 8, pieces.index), INT64)
+        distance = load(builder, element_address(builder, distances, 8, pieces.index), INT64)
         weights = builder.add(block, distance)
         before = builder.mul(pieces.index, num_quads)
 
         def add(quad, chain):  # type: ignore[no-untyped-def]
-            of_rows = place(builder, rows, 8 * len(chain[0]), builder.add(before, quad))
+            of_rows = element_address(builder, rows, 8 * len(chain[0]), builder.add(before, quad))
             _emit_products(
                 builder, of_rows, (weights, ahead), quad, zip(halves, chain, strict=True)
             )
@@ -149,29 +149,29 @@ def _emit_sums(builder, sums, rows, block_side, halves):  # type: ignore[no-unty
 def _emit_products(builder, rows, piece, quad, sums):  # type: ignore[no-untyped-def]
     """Add four inputs of every row of the tile to the sums of each half of the outputs."""
     weights, ahead = piece
-    line = place(builder, weights, BLOCK * QUAD, quad)
+    line = element_address(builder, weights, BLOCK * QUAD, quad)
     prefetch_line(builder, builder.add(line, ahead))
     for half, totals in sums:
         at = builder.add(line, INT64(half * BLOCK * QUAD // _HALVES))
         wide = builder.sext(load(builder, at, INT8_PAIRS), INT32_PAIRS)
         for row, total in enumerate(totals):
             four = load(builder, builder.add(rows, INT64(8 * row)), INT64)
-            levels = builder.bitcast(spread(builder, four, BLOCK // _HALVES), INT16_PAIRS)
+            levels = builder.bitcast(broadcast(builder, four, BLOCK // _HALVES), INT16_PAIRS)
             products = builder.mul(builder.sext(levels, INT32_PAIRS), wide)
             added = builder.add(builder.load(total), add_pairs(builder, products))
             builder.store(added, total)
 
 
-def _emit_finish(builder, totals, half, block_side, finish):  # type: ignore[no-untyped-def]
+def _emit_finish(builder, totals, half, b_operand, finish):  # type: ignore[no-untyped-def]
     """Join what two lanes hold of an output, and scale it. totals: one vector a row."""
-    *_, scales, bias, _ = block_side
+    *_, scales, bias, _ = b_operand
     row_scales, out, stride = finish
     offset = INT64(half * BLOCK // _HALVES * 4)
     by_output = [load(builder, builder.add(at, offset), HALF_FLOATS) for at in (scales, bias)]
     for index, total in enumerate(totals):
-        row_scale = load(builder, place(builder, row_scales, 4, INT64(index)), FLOAT)
+        row_scale = load(builder, element_address(builder, row_scales, 4, INT64(index)), FLOAT)
         numbers = builder.sitofp(add_pairs(builder, total), HALF_FLOATS)
-        scaled = builder.fmul(numbers, spread(builder, row_scale, BLOCK // _HALVES))
+        scaled = builder.fmul(numbers, broadcast(builder, row_scale, BLOCK // _HALVES))
         result = builder.fadd(builder.fmul(scaled, by_output[0]), by_output[1])
-        at = place(builder, out, 4, builder.mul(INT64(index), stride))
+        at = element_address(builder, out, 4, builder.mul(INT64(index), stride))
         store(builder, result, builder.add(at, offset))

@@ -20,7 +20,7 @@ from numba import njit
 from canopy_kernels.cpu import aligned
 from canopy_kernels.int8.gemm import WEIGHT_LEVELS
 from canopy_kernels.int8.layout import BLOCK, QUAD, padded_inputs, padded_outputs
-from canopy_kernels.int8.rows import quantise
+from canopy_kernels.int8.rows import quantize
 
 GROUP = BLOCK  # slots
 
@@ -73,9 +73,9 @@ def _quads(places: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarra
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def put_key(head, cache, slot, kv_head, levels):  # type: ignore[no-untyped-def]
-    """Store a rotated key. head: float32 [D]; cache: of one layer; levels: of `room_for_levels`."""
+    """Store a rotated key. head: float32 [D]; cache: of one layer; levels: of `alloc_levels`."""
     group, lane = slot // GROUP, slot % GROUP
-    cache.key_scales[kv_head, group, lane] = quantise(head, WEIGHT_LEVELS, levels)
+    cache.key_scales[kv_head, group, lane] = quantize(head, WEIGHT_LEVELS, levels)
     words = cache.keys[kv_head, group].view(np.int32)  # [D* / 4, 16, 1]
     for quad in range(len(words)):
         word = np.int32(0)
@@ -88,14 +88,14 @@ def put_key(head, cache, slot, kv_head, levels):  # type: ignore[no-untyped-def]
 def put_value(head, cache, slot, kv_head, levels):  # type: ignore[no-untyped-def]
     """Store a value, as `put_key` does."""
     group, lane = slot // GROUP, slot % GROUP
-    cache.value_scales[kv_head, group, lane] = quantise(head, WEIGHT_LEVELS, levels)
+    cache.value_scales[kv_head, group, lane] = quantize(head, WEIGHT_LEVELS, levels)
     # Byte by byte: the other bytes of a word may be another worker's rows.
     for i in range(len(head)):
         cache.values[kv_head, group, i // BLOCK, lane // QUAD, i % BLOCK, lane % QUAD] = levels[i]
 
 
 @njit(inline="always")
-def room_for_levels(head_dim):  # type: ignore[no-untyped-def]
+def alloc_levels(head_dim):  # type: ignore[no-untyped-def]
     """For `put_key` and `put_value` to work in: int16 [D*], zero beyond D."""
     return np.zeros(head_dim + -head_dim % QUAD, np.int16)
 

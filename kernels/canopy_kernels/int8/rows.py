@@ -1,6 +1,6 @@
 """What happens to one row between the integer linears of a decoder, each op one pass or two.
 
-    quantise      q = round(x / scale), scale = max |x| / levels
+    quantize      q = round(x / scale), scale = max |x| / levels
     rms_norm      x / sqrt(mean(x^2) + eps) * weight
     rope          (a, b) -> (a cos - b sin, b cos + a sin), halves a and b of a head
     gated         silu(gate) * up, silu(x) = x / (1 + e^-x)
@@ -17,7 +17,7 @@ from canopy_kernels.cpu.exp2 import LOG2_E, exp2, reciprocal
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def quantise(x, levels, q):  # type: ignore[no-untyped-def]
+def quantize(x, levels, q):  # type: ignore[no-untyped-def]
     """Write the int16 levels of x into q; returns the scale. The scale of NaN is NaN."""
     scale = largest_magnitude(x.view(np.int32)).view(np.float32) / np.float32(levels)
     factor = np.float32(1.0) / scale if scale > np.float32(0.0) else np.float32(0.0)

@@ -8,7 +8,16 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from canopy_kernels.cpu.simd_ir import FLOAT, FLOATS, INT64, LANES, load, place, spread, store
+from canopy_kernels.cpu.simd_ir import (
+    FLOAT,
+    FLOATS,
+    INT64,
+    LANES,
+    broadcast,
+    element_address,
+    load,
+    store,
+)
 
 _TOGETHER = 4  # vectors of a row; one sum alone would wait for itself
 
@@ -42,13 +51,13 @@ def _emit_columns(builder, arguments, column, kind, together):  # type: ignore[n
     for each in sums:  # an alloca is set once, a stretch begins anew
         builder.store(ir.Constant(kind, None) if kind is FLOATS else FLOAT(0.0), each)
     with cgutils.for_range(builder, num, intp=INT64) as loop:
-        share = load(builder, place(builder, shares, 4, loop.index), FLOAT)
-        share = spread(builder, share) if kind is FLOATS else share
+        partition = load(builder, element_address(builder, shares, 4, loop.index), FLOAT)
+        partition = broadcast(builder, partition) if kind is FLOATS else partition
         row = builder.add(rows, builder.mul(stride, loop.index))
         for number, each in enumerate(sums):
-            at = place(builder, row, 4, builder.add(column, INT64(number * count)))
-            product = builder.fmul(share, load(builder, at, kind), flags=["contract"])
+            at = element_address(builder, row, 4, builder.add(column, INT64(number * count)))
+            product = builder.fmul(partition, load(builder, at, kind), flags=["contract"])
             builder.store(builder.fadd(builder.load(each), product, flags=["contract"]), each)
     for number, each in enumerate(sums):
-        at = place(builder, out, 4, builder.add(column, INT64(number * count)))
+        at = element_address(builder, out, 4, builder.add(column, INT64(number * count)))
         store(builder, builder.load(each), at)

@@ -16,7 +16,7 @@ from canopy_kernels.int8.kv_cache import GROUP
 from canopy_kernels.int8.layout import tile_height
 
 
-class Unit(NamedTuple):
+class WorkItem(NamedTuple):
     """Rows first .. end of a sequence whose rows begin at start, of a step."""
 
     sequence: int
@@ -27,8 +27,8 @@ class Unit(NamedTuple):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def share_of_units(layout, most_rows, num_kv_heads, worker, num_workers):  # type: ignore[no-untyped-def]
-    """A worker's units, int64 [n, 5] with the fields of Unit; no unit has more than most_rows."""
+def partition_of_items(layout, most_rows, num_kv_heads, worker, num_workers):  # type: ignore[no-untyped-def]
+    """A worker's items, int64 [n, 5] with the fields of WorkItem, of at most most_rows rows."""
     starts, context_lengths = layout[2:4]
     units = np.empty((starts[-1] * num_kv_heads, 5), np.int64)
     total = _cost_of_all(layout, most_rows, num_kv_heads)
@@ -51,7 +51,7 @@ def share_of_units(layout, most_rows, num_kv_heads, worker, num_workers):  # typ
 @njit(inline="always")
 def unit_at(units, index):  # type: ignore[no-untyped-def]
     row = units[index]
-    return Unit(row[0], row[1], row[2], row[3], row[4])
+    return WorkItem(row[0], row[1], row[2], row[3], row[4])
 
 
 @njit(inline="always")

@@ -63,7 +63,7 @@ class Candidates(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def find_candidates(suffixes, grams, drafted, path, min_match):  # type: ignore[no-untyped-def]
+def find_candidates(suffixes, ngrams, drafted, path, min_match):  # type: ignore[no-untyped-def]
     """(Candidates, their number, (longest match, longest n-gram))."""
     found = Candidates(
         np.zeros(MAX_CANDIDATES, np.int32),
@@ -86,7 +86,7 @@ def find_candidates(suffixes, grams, drafted, path, min_match):  # type: ignore[
         keys[n] = key
     num = _draft(drafted, found)
     num, longest_match, left = _match(suffixes, keys, min_match, found, num)
-    num, longest_gram = _ask_store(grams, keys, found, num, left)
+    num, longest_gram = _ask_store(ngrams, keys, found, num, left)
     for i in range(num):
         found.num_seen[i] = _times_seen(suffixes, found.token_ids[i])
     return found, num, (longest_match, longest_gram)
@@ -169,19 +169,19 @@ def _note_match(found, i, n, total, age):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _ask_store(grams, keys, found, num, left):  # type: ignore[no-untyped-def]
+def _ask_store(ngrams, keys, found, num, left):  # type: ignore[no-untyped-def]
     """Followers in the store; (number of candidates, longest known n-gram)."""
     longest = 0
     for n in range(min(len(keys), LONGEST_GRAM), 0, -1):
-        context = find_context(grams, stored_key(keys[n - 1]))
+        context = find_context(ngrams, stored_key(keys[n - 1]))
         if context < 0:
             continue
         longest = max(longest, n)
-        total, told = grams.totals[context], 0.0
+        total, told = ngrams.totals[context], 0.0
         found.counts[-1, 1, n - 1] = total
-        for follower in range(grams.starts[context], grams.starts[context + 1]):
-            i, num = _place_of(grams.follower_ids[follower], found, num)
-            count = grams.follower_counts[follower]
+        for follower in range(ngrams.starts[context], ngrams.starts[context + 1]):
+            i, num = _place_of(ngrams.follower_ids[follower], found, num)
+            count = ngrams.follower_counts[follower]
             told += count - DISCOUNT
             if i >= 0:
                 found.counts[i, 1, n - 1] = count

@@ -75,7 +75,7 @@ FEATURES = (
 
 
 @njit(cache=True, nogil=True)
-def continuations(suffixes, grams, drafted, path, depth, weights, min_match):  # type: ignore[no-untyped-def]
+def continuations(suffixes, ngrams, drafted, path, depth, weights, min_match):  # type: ignore[no-untyped-def]
     """Candidates after a path, the likeliest first.
 
     path: int32 [n], the last tokens of sequence and path, LONGEST_MATCH at most. depth: of the
@@ -83,7 +83,7 @@ def continuations(suffixes, grams, drafted, path, depth, weights, min_match):  #
     Returns int32 [k] token ids, float64 [k] log acceptance and the entropy in nats of all that
     was found.
     """
-    found, num, longest = find_candidates(suffixes, grams, drafted, path, min_match)
+    found, num, longest = find_candidates(suffixes, ngrams, drafted, path, min_match)
     acceptance = np.empty(num)
     if len(weights):
         rows = _features(found, num, longest, drafted, depth)
@@ -98,9 +98,9 @@ def continuations(suffixes, grams, drafted, path, depth, weights, min_match):  #
 
 
 @njit(cache=True, nogil=True)
-def candidate_features(suffixes, grams, drafted, path, depth, min_match):  # type: ignore[no-untyped-def]
+def candidate_features(suffixes, ngrams, drafted, path, depth, min_match):  # type: ignore[no-untyped-def]
     """Token ids int32 [k] and features float64 [k, NUM_FEATURES] of all candidates, as found."""
-    found, num, longest = find_candidates(suffixes, grams, drafted, path, min_match)
+    found, num, longest = find_candidates(suffixes, ngrams, drafted, path, min_match)
     return found.token_ids[:num].copy(), _features(found, num, longest, drafted, depth)
 
 

@@ -16,7 +16,7 @@ MAX_GRAM_FOLLOWERS = 8
 ANSWER_WEIGHT = 3  # of an answer's token in all counts; that of further text is 1
 
 
-class GramTable(NamedTuple):
+class NgramTable(NamedTuple):
     """C contexts with F followers in all; of each context the most frequent first."""
 
     keys: np.ndarray  # uint32 [C], ascending
@@ -26,19 +26,19 @@ class GramTable(NamedTuple):
     follower_counts: np.ndarray  # the same
 
 
-def no_grams() -> GramTable:
+def empty_ngram_table() -> NgramTable:
     """The table that knows nothing."""
     keys, starts, totals = np.zeros(0, np.uint32), np.zeros(1, np.int32), np.zeros(0, np.int32)
     return frozen(
-        GramTable(keys, starts, totals, totals.astype(np.uint16), totals.astype(np.uint16))
+        NgramTable(keys, starts, totals, totals.astype(np.uint16), totals.astype(np.uint16))
     )
 
 
-def frozen(grams: GramTable) -> GramTable:
+def frozen(ngrams: NgramTable) -> NgramTable:
     """Make the arrays read-only as those of a mapped file are, so that all tables compile alike."""
-    for array in grams:
+    for array in ngrams:
         array.setflags(write=False)
-    return grams
+    return ngrams
 
 
 def counted_pairs(
@@ -59,7 +59,7 @@ def ranked_grams(
     counts: np.ndarray,
     least_total: int = 1,
     rest: tuple[np.ndarray, np.ndarray] | None = None,
-) -> GramTable:
+) -> NgramTable:
     """The table of n pairs of context key and follower, each pair once; most frequent ones stay.
 
     keys: uint32 [n]. followers: int32 [n]. counts: int [n]. rest: keys, some of those above, and
@@ -75,14 +75,14 @@ def ranked_grams(
     rank = np.arange(len(order)) - np.searchsorted(context_of, context_of)
     kept = (totals[context_of] >= least_total) & (rank < MAX_GRAM_FOLLOWERS)
     known, starts = np.unique(context_of[kept], return_index=True)
-    grams = GramTable(
+    ngrams = NgramTable(
         contexts[known],
         np.append(starts, kept.sum()).astype(np.int32),
         totals[known].astype(np.int32),
         narrowed(followers[kept]),
         narrowed(counts[kept]),
     )
-    return frozen(grams)
+    return frozen(ngrams)
 
 
 def narrowed(numbers: np.ndarray) -> np.ndarray:
@@ -98,16 +98,16 @@ def stored_key(key):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def find_context(grams, key):  # type: ignore[no-untyped-def]
+def find_context(ngrams, key):  # type: ignore[no-untyped-def]
     """Index of a context by its `stored_key`, or -1."""
-    low, high = 0, len(grams.keys)
+    low, high = 0, len(ngrams.keys)
     while low < high:
         middle = (low + high) // 2
-        if grams.keys[middle] < key:
+        if ngrams.keys[middle] < key:
             low = middle + 1
         else:
             high = middle
-    return low if low < len(grams.keys) and grams.keys[low] == key else -1
+    return low if low < len(ngrams.keys) and ngrams.keys[low] == key else -1
 
 
 @njit(cache=True, nogil=True)

@@ -37,7 +37,7 @@ def coupled_argmax(
 ) -> torch.Tensor:
     """int32 [R] token ids.
 
-    logits: [R, V]. laws: float32 [R, 4] of `row_laws`. seeds: int64 [R], the bits of unsigned
+    logits: [R, V]. laws: float32 [R, 4] of `row_thresholds`. seeds: int64 [R], the bits of unsigned
     seeds. positions: int64 [R], of the tokens to be chosen.
     """
     if not logits.is_cuda:

@@ -28,12 +28,12 @@ class Filters:
     min_ps: torch.Tensor  # float32 [R]
 
 
-def row_laws(
+def row_thresholds(
     logits: torch.Tensor, temperatures: torch.Tensor, filters: Filters | None = None
 ) -> torch.Tensor:
     """float32 [R, 4] laws of logits [R, V]; temperatures float32 [R].
 
-    Runs where the logits are, without synchronisation. Only filters cost a sort of the rows, so
+    Runs where the logits are, without synchronization. Only filters cost a sort of the rows, so
     pass None where no row has any.
     """
     assert logits.shape[1] <= 1 << 24, "token ids must be exact in float32"

@@ -24,7 +24,7 @@ import torch
 from canopy_kernels.sampling.filters import kept_scaled_reference
 from canopy_kernels.sampling.noise import ACCEPT, uniform
 from canopy_kernels.sampling.recursive_rejection_triton import launch_recursive_rejection
-from canopy_kernels.sampling.trees import ProposalRows, Trees, Verdicts
+from canopy_kernels.sampling.trees import ProposalRows, Trees, VerificationResults
 
 
 def recursive_rejection(
@@ -34,11 +34,11 @@ def recursive_rejection(
     laws: torch.Tensor,
     seeds: torch.Tensor,
     positions: torch.Tensor,
-) -> Verdicts:
+) -> VerificationResults:
     """The verdicts of all sequences.
 
-    logits: [N, V], one row per node. laws: float32 [N, 4] of `row_laws`. seeds: int64 [S], the
-    bits of unsigned seeds. positions: int64 [S], where the token below the anchor stands.
+    logits: [N, V], one row per node. laws: float32 [N, 4] of `row_thresholds`. seeds: int64 [S],
+    the bits of unsigned seeds. positions: int64 [S], where the token below the anchor stands.
     """
     decide = launch_recursive_rejection if logits.is_cuda else recursive_rejection_reference
     return decide(trees, rows, logits, laws, seeds, positions)
@@ -51,9 +51,9 @@ def recursive_rejection_reference(
     laws: torch.Tensor,
     seeds: torch.Tensor,
     positions: torch.Tensor,
-) -> Verdicts:
+) -> VerificationResults:
     """The same over dense weights, by plain loops."""
-    verdicts = Verdicts.empty(trees)
+    results = VerificationResults.empty(trees)
     for sequence, (first, end) in enumerate(itertools.pairwise(trees.node_starts.tolist())):
         token_ids, parents = trees.token_ids[first:end].tolist(), trees.parents[first:end].tolist()
         seed, position = int(seeds[sequence]) % 2**64, int(positions[sequence])
@@ -69,9 +69,9 @@ def recursive_rejection_reference(
                 (seed, position + len(path)),
             )
             path += [] if child is None else [child]
-        verdict = [len(path), bonus, *path]
-        verdicts.table[sequence, : len(verdict)] = torch.tensor(verdict)
-    return verdicts
+        result = [len(path), bonus, *path]
+        results.table[sequence, : len(result)] = torch.tensor(result)
+    return results
 
 
 def dense_weights(logits: torch.Tensor, law: torch.Tensor) -> np.ndarray:
@@ -80,7 +80,7 @@ def dense_weights(logits: torch.Tensor, law: torch.Tensor) -> np.ndarray:
 
 
 def dense_row(rows: ProposalRows, node: int, vocab_size: int) -> np.ndarray | None:
-    """float64 [V] unnormalised, or None where the children are deterministic."""
+    """float64 [V] unnormalized, or None where the children are deterministic."""
     start, end = rows.starts[node : node + 2].tolist()
     if start == end:
         return None

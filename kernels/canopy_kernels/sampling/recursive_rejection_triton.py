@@ -7,8 +7,8 @@ import triton.language as tl
 from canopy_kernels.sampling.block_sums import PART, launch_row_masses, token_weights
 from canopy_kernels.sampling.device_noise import uniform_of, word_at
 from canopy_kernels.sampling.noise import ACCEPT
-from canopy_kernels.sampling.sparse_rows import child_tokens, draw_left, load_row
-from canopy_kernels.sampling.trees import ProposalRows, Trees, Verdicts, next_child
+from canopy_kernels.sampling.sparse_rows import child_tokens, load_row, sample_residual
+from canopy_kernels.sampling.trees import ProposalRows, Trees, VerificationResults, next_child
 
 OPTIONS = {"num_warps": 8}  # with fewer, the part in registers spills
 _ACCEPT = tl.constexpr(ACCEPT)
@@ -21,7 +21,7 @@ def launch_recursive_rejection(
     laws: torch.Tensor,
     seeds: torch.Tensor,
     positions: torch.Tensor,
-) -> Verdicts:
+) -> VerificationResults:
     """The verdicts of all sequences.
 
     logits: [N, V], one row per node. laws: float32 [N, 4]. seeds: int64 [S], the bits of unsigned
@@ -31,7 +31,7 @@ def launch_recursive_rejection(
     assert trees.parents.shape == (num_nodes,)
     assert rows.starts.shape == (num_nodes + 1,)
     assert seeds.dtype == positions.dtype == torch.int64
-    verdicts = Verdicts.empty(trees)
+    results = VerificationResults.empty(trees)
     if trees.num_sequences > 0:
         masses = launch_row_masses(logits, laws)
         _recursive_rejection_kernel[(trees.num_sequences,)](
@@ -39,18 +39,18 @@ def launch_recursive_rejection(
             (trees.node_starts, trees.token_ids, trees.parents),
             (rows.starts, rows.token_ids, rows.log_probs),
             (seeds, positions),
-            verdicts.table,
+            results.table,
             vocab_size,
             masses.shape[1],
             logits.stride(0),
-            verdicts.table.stride(0),
+            results.table.stride(0),
             triton.next_power_of_2(trees.max_nodes),
             triton.next_power_of_2(max(rows.max_length, 2)),
             triton.next_power_of_2(masses.shape[1]),
             PART,
             **OPTIONS,
         )
-    return verdicts
+    return results
 
 
 @triton.jit
@@ -135,5 +135,5 @@ def _decide(law, masses, ids, probs, siblings, seed, position, PART: tl.constexp
         child = child * 0 + parents.shape[0]
     elif child == parents.shape[0]:
         point = mass * uniform_of(word_at(seed, position, index, _ACCEPT))
-        bonus = draw_left(law, masses, ids, weights, left, point, PART)
+        bonus = sample_residual(law, masses, ids, weights, left, point, PART)
     return child, bonus

@@ -37,7 +37,7 @@ def child_tokens(siblings, ids):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def draw_left(law, masses, ids, weights, left, point, PART: tl.constexpr):  # type: ignore[no-untyped-def]
+def sample_residual(law, masses, ids, weights, left, point, PART: tl.constexpr):  # type: ignore[no-untyped-def]
     """The first token whose running sum of weights passes `point`.
 
     The weights are the row's, except that `left` replaces `weights` at the tokens `ids`.

@@ -26,7 +26,7 @@ import torch
 from canopy_kernels.sampling.noise import ACCEPT, uniform
 from canopy_kernels.sampling.recursive_rejection import dense_row, dense_weights
 from canopy_kernels.sampling.traversal_triton import launch_traversal
-from canopy_kernels.sampling.trees import ProposalRows, Trees, Verdicts
+from canopy_kernels.sampling.trees import ProposalRows, Trees, VerificationResults
 
 
 def traversal(
@@ -36,11 +36,11 @@ def traversal(
     laws: torch.Tensor,
     seeds: torch.Tensor,
     positions: torch.Tensor,
-) -> Verdicts:
+) -> VerificationResults:
     """The verdicts of all sequences.
 
-    logits: [N, V], one row per node. laws: float32 [N, 4] of `row_laws`. seeds: int64 [S], the
-    bits of unsigned seeds. positions: int64 [S], where the token below the anchor stands.
+    logits: [N, V], one row per node. laws: float32 [N, 4] of `row_thresholds`. seeds: int64 [S],
+    the bits of unsigned seeds. positions: int64 [S], where the token below the anchor stands.
     """
     decide = launch_traversal if logits.is_cuda else traversal_reference
     return decide(trees, rows, logits, laws, seeds, positions)
@@ -53,9 +53,9 @@ def traversal_reference(
     laws: torch.Tensor,
     seeds: torch.Tensor,
     positions: torch.Tensor,
-) -> Verdicts:
+) -> VerificationResults:
     """The same over dense weights, by recursion."""
-    verdicts = Verdicts.empty(trees)
+    results = VerificationResults.empty(trees)
     for sequence, (first, end) in enumerate(itertools.pairwise(trees.node_starts.tolist())):
         tree = _DenseTree(
             trees.token_ids[first:end].tolist(),
@@ -65,14 +65,14 @@ def traversal_reference(
             (int(seeds[sequence]) % 2**64, int(positions[sequence])),
         )
         bonus, *path = tree.visit(0, 1.0) or []
-        verdict = [len(path) - 1, bonus, *path[-2::-1]]
-        verdicts.table[sequence, : len(verdict)] = torch.tensor(verdict)
-    return verdicts
+        result = [len(path) - 1, bonus, *path[-2::-1]]
+        results.table[sequence, : len(result)] = torch.tensor(result)
+    return results
 
 
 @dataclass(frozen=True)
 class _DenseTree:
-    """One sequence; targets and probs float64 [V] per node, unnormalised."""
+    """One sequence; targets and probs float64 [V] per node, unnormalized."""
 
     token_ids: list[int]
     parents: list[int]

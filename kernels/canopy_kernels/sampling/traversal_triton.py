@@ -12,8 +12,8 @@ import triton.language as tl
 from canopy_kernels.sampling.block_sums import PART, launch_row_masses, token_weights
 from canopy_kernels.sampling.device_noise import uniform_of, word_at
 from canopy_kernels.sampling.noise import ACCEPT
-from canopy_kernels.sampling.sparse_rows import child_tokens, draw_left, load_row
-from canopy_kernels.sampling.trees import ProposalRows, Trees, Verdicts, next_child
+from canopy_kernels.sampling.sparse_rows import child_tokens, load_row, sample_residual
+from canopy_kernels.sampling.trees import ProposalRows, Trees, VerificationResults, next_child
 
 OPTIONS = {"num_warps": 4}  # with more, registers per thread are few and some spill
 _ACCEPT = tl.constexpr(ACCEPT)
@@ -26,13 +26,13 @@ def launch_traversal(
     laws: torch.Tensor,
     seeds: torch.Tensor,
     positions: torch.Tensor,
-) -> Verdicts:
+) -> VerificationResults:
     """`canopy_kernels.sampling.traversal.traversal` by the Triton-language kernel."""
     num_nodes, vocab_size = logits.shape
     assert trees.parents.shape == (num_nodes,)
     assert rows.starts.shape == (num_nodes + 1,)
     assert seeds.dtype == positions.dtype == torch.int64
-    verdicts = Verdicts.empty(trees)
+    results = VerificationResults.empty(trees)
     if trees.num_sequences > 0:
         masses = launch_row_masses(logits, laws)
         _traversal_kernel[(trees.num_sequences,)](
@@ -40,18 +40,18 @@ def launch_traversal(
             (trees.node_starts, trees.token_ids, trees.parents),
             (rows.starts, rows.token_ids, rows.log_probs),
             (seeds, positions),
-            verdicts.table,
+            results.table,
             vocab_size,
             masses.shape[1],
             logits.stride(0),
-            verdicts.table.stride(0),
+            results.table.stride(0),
             triton.next_power_of_2(trees.max_nodes),
             triton.next_power_of_2(max(rows.max_length, 2)),
             triton.next_power_of_2(masses.shape[1]),
             PART,
             **OPTIONS,
         )
-    return verdicts
+    return results
 
 
 @triton.jit
@@ -108,7 +108,7 @@ def _traversal_kernel(  # type: ignore[no-untyped-def]
     siblings = (parents, accepted, trees[1] + first)
     _, weight, ids, weights, left, scale = _offer(law, mass, ids, probs, siblings, weight, reached)
     point = uniform_of(word_at(seed, position, accepted * 0, _ACCEPT)) * weight / scale
-    bonus = draw_left(law, masses, ids, weights, left / scale, point, PART)
+    bonus = sample_residual(law, masses, ids, weights, left / scale, point, PART)
 
     is_sound = is_sound & (mass > 0.0)
     verdict_ptr = verdicts_ptr + sequence * verdict_stride

@@ -13,18 +13,18 @@ import torch
 import triton
 import triton.language as tl
 
-from canopy_kernels.sampling.trees import Trees, Verdicts
+from canopy_kernels.sampling.trees import Trees, VerificationResults
 
 
-def walk_trees(trees: Trees, decided_ids: torch.Tensor) -> Verdicts:
+def walk_trees(trees: Trees, decided_ids: torch.Tensor) -> VerificationResults:
     """The verdicts of all sequences, in one launch. decided_ids: int32 [N]."""
     walk = launch_walk_trees if decided_ids.is_cuda else walk_trees_reference
     return walk(trees, decided_ids)
 
 
-def walk_trees_reference(trees: Trees, decided_ids: torch.Tensor) -> Verdicts:
+def walk_trees_reference(trees: Trees, decided_ids: torch.Tensor) -> VerificationResults:
     """The same by plain loops."""
-    verdicts = Verdicts.empty(trees)
+    results = VerificationResults.empty(trees)
     for sequence, (first, end) in enumerate(itertools.pairwise(trees.node_starts.tolist())):
         token_ids, parents = trees.token_ids[first:end], trees.parents[first:end]
         path, node = [], 0
@@ -35,26 +35,26 @@ def walk_trees_reference(trees: Trees, decided_ids: torch.Tensor) -> Verdicts:
             node = int(is_next.nonzero()[0])
             path.append(node)
         row = [len(path), int(decided_ids[first + node]), *path]
-        verdicts.table[sequence, : len(row)] = torch.tensor(row)
-    return verdicts
+        results.table[sequence, : len(row)] = torch.tensor(row)
+    return results
 
 
-def launch_walk_trees(trees: Trees, decided_ids: torch.Tensor) -> Verdicts:
+def launch_walk_trees(trees: Trees, decided_ids: torch.Tensor) -> VerificationResults:
     """`walk_trees` by the Triton-language kernel."""
     assert decided_ids.dtype == torch.int32
     assert decided_ids.shape == trees.parents.shape
-    verdicts = Verdicts.empty(trees)
+    results = VerificationResults.empty(trees)
     if trees.num_sequences > 0:
         _walk_trees_kernel[(trees.num_sequences,)](
             trees.node_starts,
             trees.token_ids,
             trees.parents,
             decided_ids,
-            verdicts.table,
-            verdicts.table.stride(0),
+            results.table,
+            results.table.stride(0),
             triton.next_power_of_2(trees.max_nodes),
         )
-    return verdicts
+    return results
 
 
 @triton.jit

@@ -37,7 +37,7 @@ class ProposalRows:
 
 
 @dataclass(frozen=True)
-class Verdicts:
+class VerificationResults:
     """What a round adds to each sequence: int32 [S, 2 + max_depth].
 
     Columns: number of accepted nodes, bonus token, accepted path padded with -1.
@@ -46,10 +46,10 @@ class Verdicts:
     table: torch.Tensor
 
     @staticmethod
-    def empty(trees: Trees) -> "Verdicts":
+    def empty(trees: Trees) -> "VerificationResults":
         """Room for the verdicts of some trees; the paths are padding."""
         shape = (trees.num_sequences, 2 + trees.max_depth)
-        return Verdicts(trees.parents.new_full(shape, -1))
+        return VerificationResults(trees.parents.new_full(shape, -1))
 
     @property
     def num_accepted(self) -> torch.Tensor:

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from canopy.acceptance.result import Verdict
+from canopy.acceptance.result import VerificationResult
 from canopy.acceptance.rules import accept
 from canopy.sampling import SamplingParams
 from canopy.tree import DraftTree, ProposalRow
@@ -35,7 +35,9 @@ class Candidate:
 class Acceptor(Protocol):
     """Decides all trees of a step."""
 
-    def accept(self, candidates: Sequence[Candidate], logits: torch.Tensor) -> list[Verdict | None]:
+    def accept(
+        self, candidates: Sequence[Candidate], logits: torch.Tensor
+    ) -> list[VerificationResult | None]:
         """The verdicts in order; None where no token can be chosen, as of logits that are NaN.
 
         logits: float32 [N, V], a row for every node of every tree; they are used up.
@@ -46,7 +48,9 @@ class Acceptor(Protocol):
 class HostAcceptor:
     """On the CPU. Of a tree only the rows that its law asks for are looked at."""
 
-    def accept(self, candidates: Sequence[Candidate], logits: torch.Tensor) -> list[Verdict | None]:
+    def accept(
+        self, candidates: Sequence[Candidate], logits: torch.Tensor
+    ) -> list[VerificationResult | None]:
         """As `Acceptor.accept`."""
         table = logits.cpu().numpy()
         ends = list(accumulate(len(candidate.rows) for candidate in candidates))
@@ -56,7 +60,7 @@ class HostAcceptor:
         ]
 
 
-def _accept(candidate: Candidate, logits: np.ndarray) -> Verdict | None:
+def _accept(candidate: Candidate, logits: np.ndarray) -> VerificationResult | None:
     c = candidate
     try:
         return accept(c.tree, list(c.rows), logits, c.params, c.num_tokens, c.num_emitted)

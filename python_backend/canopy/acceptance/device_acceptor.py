@@ -16,22 +16,22 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from canopy.acceptance.acceptor import Candidate
-from canopy.acceptance.result import Verdict
+from canopy.acceptance.result import VerificationResult
 from canopy.sampling import Acceptance, SamplingParams
 from canopy.tree import Forest
-from canopy_kernels.host_to_device import send
+from canopy_kernels.host_to_device import copy_packed
 from canopy_kernels.sampling.coupled_argmax import launch_coupled_argmax
-from canopy_kernels.sampling.filters import Filters, row_laws
+from canopy_kernels.sampling.filters import Filters, row_thresholds
 from canopy_kernels.sampling.recursive_rejection_triton import launch_recursive_rejection
 from canopy_kernels.sampling.traversal_triton import launch_traversal
 from canopy_kernels.sampling.tree_walk import launch_walk_trees
-from canopy_kernels.sampling.trees import ProposalRows, Trees, Verdicts
+from canopy_kernels.sampling.trees import ProposalRows, Trees, VerificationResults
 
 
 class Kind(Enum):
     """Ways to decide a tree."""
 
-    WALK = 0
+    TARGET_DECIDES = 0
     REJECTION = 1
     TRAVERSAL = 2
 
@@ -42,7 +42,7 @@ class Kind(Enum):
             return Kind.REJECTION
         if params.temperature > 0.0 and params.acceptance is Acceptance.TRAVERSAL:
             return Kind.TRAVERSAL
-        return Kind.WALK
+        return Kind.TARGET_DECIDES
 
 
 Arrays = dict[tuple[Kind | None, str], np.ndarray]
@@ -52,15 +52,19 @@ Tensors = dict[tuple[Kind | None, str], torch.Tensor]
 class DeviceAcceptor:
     """`Acceptor` over logits on a device; in Triton's interpreter the CPU is one."""
 
-    def accept(self, candidates: Sequence[Candidate], logits: torch.Tensor) -> list[Verdict | None]:
+    def accept(
+        self, candidates: Sequence[Candidate], logits: torch.Tensor
+    ) -> list[VerificationResult | None]:
         """As `Acceptor.accept`."""
         if not candidates:
             return []
         groups = _groups(candidates)
-        arrays: Arrays = {(None, name): array for name, array in _ruled_out(candidates).items()}
+        arrays: Arrays = {
+            (None, name): array for name, array in _masked_stop_tokens(candidates).items()
+        }
         for group in groups:
             arrays |= {(group.kind, name): array for name, array in group.arrays().items()}
-        tensors = send(arrays, str(logits.device))
+        tensors = copy_packed(arrays, str(logits.device))
         logits[tensors[None, "rows"], tensors[None, "token_ids"]] = -torch.inf
         tables = [
             group.decide(
@@ -111,12 +115,12 @@ class _Group:
         self, seeds: np.ndarray, positions: np.ndarray, sizes: list[int], depths: np.ndarray
     ) -> dict[str, np.ndarray]:
         """By node where every node draws its token, by tree where the kernels count on."""
-        if self.kind is not Kind.WALK:
+        if self.kind is not Kind.TARGET_DECIDES:
             return {"seeds": seeds, "positions": positions}
         return {"seeds": seeds.repeat(sizes), "positions": positions.repeat(sizes) + depths}
 
     def _proposal_rows(self) -> dict[str, np.ndarray]:
-        if self.kind is Kind.WALK:
+        if self.kind is Kind.TARGET_DECIDES:
             return {}
         rows = [row for candidate in self.candidates for row in candidate.rows]
         return {
@@ -125,12 +129,12 @@ class _Group:
             "row_log_probs": np.concatenate([row.log_probs for row in rows]).astype(np.float32),
         }
 
-    def decide(self, logits: torch.Tensor, tensors: Tensors) -> Verdicts:
+    def decide(self, logits: torch.Tensor, tensors: Tensors) -> VerificationResults:
         """logits: float32 [N, V]."""
 
         own = {name: tensor for (kind, name), tensor in tensors.items() if kind is self.kind}
         filters = Filters(own["top_ks"], own["top_ps"], own["min_ps"])
-        laws = row_laws(logits, own["temperatures"], filters if self._has_filters else None)
+        laws = row_thresholds(logits, own["temperatures"], filters if self._has_filters else None)
         trees = Trees(
             own["node_starts"],
             own["token_ids"],
@@ -139,7 +143,7 @@ class _Group:
             max_depth=max(int(c.tree.depths.max()) for c in self.candidates),
         )
         noise = own["seeds"], own["positions"]
-        if self.kind is Kind.WALK:
+        if self.kind is Kind.TARGET_DECIDES:
             return launch_walk_trees(trees, launch_coupled_argmax(logits, laws, *noise))
         rows = ProposalRows(
             own["row_starts"], own["row_token_ids"], own["row_log_probs"], self._max_length
@@ -171,7 +175,7 @@ def _groups(candidates: Sequence[Candidate]) -> list[_Group]:
     ]
 
 
-def _ruled_out(candidates: Sequence[Candidate]) -> dict[str, np.ndarray]:
+def _masked_stop_tokens(candidates: Sequence[Candidate]) -> dict[str, np.ndarray]:
     """Stop tokens at the nodes where too few tokens were emitted: int64 [M] rows and token ids."""
     rows, token_ids, first = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], 0
     for candidate in candidates:
@@ -187,14 +191,14 @@ def _ruled_out(candidates: Sequence[Candidate]) -> dict[str, np.ndarray]:
 
 def _verdicts(
     groups: Sequence[_Group], table: np.ndarray, num_candidates: int
-) -> list[Verdict | None]:
-    """table: int32 [S, 2 + depth] of all groups, see `canopy_kernels.sampling.trees.Verdicts`."""
-    verdicts: list[Verdict | None] = [None] * num_candidates
+) -> list[VerificationResult | None]:
+    """table: int32 [S, 2 + depth] of all groups, see sampling.trees.VerificationResults."""
+    results: list[VerificationResult | None] = [None] * num_candidates
     members = [member for group in groups for member in group.members]
     for member, (num_accepted, bonus, *path) in zip(members, table.tolist(), strict=True):
         if bonus >= 0:
-            verdicts[member] = Verdict(path[:num_accepted], bonus)
-    return verdicts
+            results[member] = VerificationResult(path[:num_accepted], bonus)
+    return results
 
 
 def _temperature(candidate: Candidate) -> float:

@@ -19,7 +19,7 @@ _NUM_BUCKETS = 2048
 
 @dataclass(frozen=True)
 class Distribution:
-    """The tokens that can be drawn, with unnormalised log-probs (the largest is 0)."""
+    """The tokens that can be drawn, with unnormalized log-probs (the largest is 0)."""
 
     token_ids: np.ndarray  # int64 [n], ascending
     logits: np.ndarray  # float32 [n], after temperature

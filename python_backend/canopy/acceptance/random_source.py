@@ -1,6 +1,6 @@
 """Where the random decisions of the ratio rules come from.
 
-The rules ask a `Chance`, so that production, which reads counter-based noise, and the linter,
+The rules ask a `RandomSource`, so that production, which reads counter-based noise, and the linter,
 which follows every outcome with its probability, run the same code.
 """
 
@@ -12,31 +12,31 @@ import numpy as np
 from canopy_kernels.sampling.noise import ACCEPT, DRAFT, uniform
 
 
-class Chance(Protocol):
+class RandomSource(Protocol):
     """Independent random decisions, told apart by `index`: of one node, or of a whole tree."""
 
-    def accepts(self, probability: float, index: int) -> bool:
+    def bernoulli(self, probability: float, index: int) -> bool:
         """True with the given probability."""
         ...
 
-    def draws(self, probs: np.ndarray, index: int) -> int:
-        """A place in `probs` (float64 [n], not necessarily normalised), by its share."""
+    def sample(self, probs: np.ndarray, index: int) -> int:
+        """A place in `probs` (float64 [n], not necessarily normalized), by its share."""
         ...
 
 
 @dataclass(frozen=True)
 class Noise:
-    """A Chance that reads one stream of the request's noise."""
+    """A RandomSource that reads one stream of the request's noise."""
 
     seed: int
     position: int
     stream: int
     branch: int = 0
 
-    def accepts(self, probability: float, index: int) -> bool:
+    def bernoulli(self, probability: float, index: int) -> bool:
         return self._uniform(index) < probability
 
-    def draws(self, probs: np.ndarray, index: int) -> int:
+    def sample(self, probs: np.ndarray, index: int) -> int:
         mass = np.cumsum(probs)
         return int(np.searchsorted(mass, self._uniform(index) * mass[-1], side="right"))
 

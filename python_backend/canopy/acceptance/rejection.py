@@ -17,11 +17,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from canopy.acceptance.random_source import Chance
+from canopy.acceptance.random_source import RandomSource
 from canopy.tree import ProposalRow
 
 
-def draw_children(row: ProposalRow, num: int, chance: Chance) -> np.ndarray:
+def draw_children(row: ProposalRow, num: int, random_source: RandomSource) -> np.ndarray:
     """Distinct tokens of the row, drawn one after the other without replacement.
 
     Returns int32 [n], n <= num: fewer when the row runs out of tokens. The draws are nested: with
@@ -30,7 +30,7 @@ def draw_children(row: ProposalRow, num: int, chance: Chance) -> np.ndarray:
     probs = row_probs(row)
     drawn: list[int] = []
     while len(drawn) < num and probs.any():
-        place = chance.draws(probs, len(drawn))
+        place = random_source.sample(probs, len(drawn))
         drawn.append(int(row.token_ids[place]))
         probs[place] = 0.0
     return np.array(drawn, np.int32)
@@ -52,7 +52,10 @@ def row_probs(row: ProposalRow) -> np.ndarray:
 
 
 def decide_token(
-    target_weights: np.ndarray, children: Sequence[int], row: ProposalRow, chance: Chance
+    target_weights: np.ndarray,
+    children: Sequence[int],
+    row: ProposalRow,
+    random_source: RandomSource,
 ) -> int:
     """The token that follows a node: one of its children's, or another one.
 
@@ -60,14 +63,14 @@ def decide_token(
     node's children, as drawn from the row; deterministic if the row is empty. Raises ValueError
     for a child that cannot have been drawn from the row.
     """
-    remainder = Remainder(target_weights, row)
+    remainder = Residual(target_weights, row)
     for index, token in enumerate(children):
-        if chance.accepts(remainder.offer(token), index):
+        if random_source.bernoulli(remainder.verify_input(token), index):
             return int(token)
-    return chance.draws(remainder.measure, len(children))
+    return random_source.sample(remainder.measure, len(children))
 
 
-class Remainder:
+class Residual:
     """What the children rejected so far have left of the target at a node.
 
     `weight` w is the probability with which the node itself is to be accepted, 1 for a node that
@@ -80,7 +83,7 @@ class Remainder:
         self._row = row
         self._probs = row_probs(row)
 
-    def offer(self, token: int) -> float:
+    def verify_input(self, token: int) -> float:
         """The probability to accept the next child; the remainder is that after its rejection.
 
         Raises ValueError for a token that cannot have been drawn.

@@ -7,7 +7,7 @@ from canopy.tree import DraftTree
 
 
 @dataclass(frozen=True)
-class Verdict:
+class VerificationResult:
     """What a round adds: the drafted nodes on the accepted path, in order, and one token more."""
 
     path: list[int]
@@ -18,7 +18,7 @@ class Verdict:
         return [int(tree.token_ids[node]) for node in self.path] + [self.bonus]
 
 
-def walk(tree: DraftTree, decide: Callable[[int], int]) -> Verdict:
+def walk(tree: DraftTree, decide: Callable[[int], int]) -> VerificationResult:
     """Follow the decided tokens down the tree; `decide(node)` is the token after a node.
 
     Where a child carries the token the walk goes on below it, elsewhere the token is the bonus.
@@ -29,6 +29,6 @@ def walk(tree: DraftTree, decide: Callable[[int], int]) -> Verdict:
         token = decide(node)
         child = next((c for c in tree.children[node] if tree.token_ids[c] == token), None)
         if child is None:
-            return Verdict(path, token)
+            return VerificationResult(path, token)
         path.append(child)
         node = child

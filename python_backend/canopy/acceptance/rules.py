@@ -14,7 +14,7 @@ import numpy as np
 from canopy.acceptance.distribution import Distribution, greedy_token, target_distribution
 from canopy.acceptance.random_source import accept_noise
 from canopy.acceptance.rejection import decide_token
-from canopy.acceptance.result import Verdict, walk
+from canopy.acceptance.result import VerificationResult, walk
 from canopy.acceptance.traversal import traverse
 from canopy.sampling import Acceptance, SamplingParams
 from canopy.tree import DraftTree, ProposalRow
@@ -28,7 +28,7 @@ def accept(
     params: SamplingParams,
     num_tokens: int,
     num_emitted: int,
-) -> Verdict:
+) -> VerificationResult:
     """Which nodes of the tree are kept, and the token after them.
 
     rows: one per node, the anchor included; read in the modes that draw children. logits: float32

@@ -29,9 +29,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from canopy.acceptance.random_source import Chance
-from canopy.acceptance.rejection import Remainder
-from canopy.acceptance.result import Verdict
+from canopy.acceptance.random_source import RandomSource
+from canopy.acceptance.rejection import Residual
+from canopy.acceptance.result import VerificationResult
 from canopy.tree import DraftTree, ProposalRow
 
 
@@ -39,8 +39,8 @@ def traverse(
     tree: DraftTree,
     rows: list[ProposalRow],
     target_weights: Callable[[int], np.ndarray],
-    chance: Chance,
-) -> Verdict:
+    random_source: RandomSource,
+) -> VerificationResult:
     """The accepted path and the bonus token of one tree.
 
     rows: one per node, the anchor included; deterministic children below an empty one.
@@ -50,24 +50,24 @@ def traverse(
     ValueError for a child that cannot have been drawn from its row.
     """
 
-    def visit(node: int, weight: float) -> Verdict | None:
+    def visit(node: int, weight: float) -> VerificationResult | None:
         """The verdict, if the path to this node or to one below it is accepted."""
         if weight == 0.0:
             return None
         measure = None
         if tree.children[node]:
-            remainder = Remainder(target_weights(node), rows[node], weight)
+            remainder = Residual(target_weights(node), rows[node], weight)
             for child in tree.children[node]:
-                verdict = visit(child, remainder.offer(int(tree.token_ids[child])))
-                if verdict is not None:
-                    return verdict
+                result = visit(child, remainder.verify_input(int(tree.token_ids[child])))
+                if result is not None:
+                    return result
             weight, measure = remainder.weight, remainder.measure
-        if node > 0 and not chance.accepts(weight, node):
+        if node > 0 and not random_source.bernoulli(weight, node):
             return None
         if measure is None:
             measure = target_weights(node)
-        return Verdict(tree.path(node), chance.draws(measure, 0))
+        return VerificationResult(tree.path(node), random_source.sample(measure, 0))
 
-    verdict = visit(0, 1.0)
-    assert verdict is not None, "the anchor has weight 1"
-    return verdict
+    result = visit(0, 1.0)
+    assert result is not None, "the anchor has weight 1"
+    return result

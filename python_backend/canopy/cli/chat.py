@@ -1,4 +1,4 @@
-"""`canopy chat`: a conversation with the server, kept here and sent whole with every turn."""
+"""`canopy chat`: a conversation with the server, kept here and sent whole with every step."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -45,7 +45,7 @@ def chat(
 
 
 class Conversation:
-    """The turns so far."""
+    """The steps so far."""
 
     def __init__(self, client: "Client", options: dict[str, Any], system: str | None) -> None:
         self._client = client
@@ -69,7 +69,7 @@ class Conversation:
     def say(self, text: str) -> None:
         """Stream the answer; what was there when it was cut short is remembered too.
 
-        A turn that the server refuses is forgotten. Raises any other ClientError.
+        A step that the server refuses is forgotten. Raises any other ClientError.
         """
         from canopy_client import InvalidRequest
 

@@ -6,7 +6,7 @@ Between grid points the time is interpolated along B, or it stays on the next po
 the verifier pads its batches to the grid (CUDA graphs). Beyond the grid it goes on at the slope
 of the last interval, averaged over the rows. What the grid cannot know - the length of the
 contexts, other load on the machine, the engine's own work - comes from a correction that follows
-the measured turns.
+the measured steps.
 """
 
 import itertools
@@ -20,9 +20,9 @@ import numpy as np
 
 from canopy.costs.step_correction import StepCorrection
 
-_SMOOTHING = 0.15  # weight of the last turn in the means below
+_SMOOTHING = 0.15  # weight of the last step in the means below
 _FIT_STEPS = 40
-_SURPRISE = 2.0  # a turn moves a mean by this factor at most: stalls are not the trend
+_SURPRISE = 2.0  # a step moves a mean by this factor at most: stalls are not the trend
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class CostModel:
     sequences: tuple[int, ...]  # [m] ascending, of at least 1
     tokens: tuple[int, ...]  # [n] ascending, of at least 1
     step_ms: tuple[tuple[float, ...], ...]  # [m][n] positive, rising along both
-    is_staircase: bool = False
+    is_step_function: bool = False
 
     def __post_init__(self) -> None:
         table = np.array(self.step_ms, np.float64)
@@ -54,7 +54,7 @@ class CostModel:
                 tuple(map(int, table["sequences"])),
                 tuple(map(int, table["tokens"])),
                 tuple(tuple(map(float, row)) for row in table["step_ms"]),
-                bool(table["is_staircase"]),
+                bool(table["is_step_function"]),
             )
         except (TypeError, KeyError, IndexError) as error:
             raise ValueError(f"not a cost model: {error!r}") from error
@@ -71,7 +71,7 @@ class CostModel:
         return float(curve[min(num_tokens, last)]) + self._slope_ms * max(num_tokens - last, 0)
 
     def _curve(self, num_sequences: int) -> np.ndarray:
-        """T of 0, 1, ... tokens to the end of the grid; kept, as a turn asks for it often."""
+        """T of 0, 1, ... tokens to the end of the grid; kept, as a step asks for it often."""
         if num_sequences not in self._curves:
             place = float(np.interp(num_sequences, self.sequences, range(len(self.sequences))))
             low, share = int(place), place % 1.0
@@ -83,7 +83,7 @@ class CostModel:
 
     def _row_curve(self, row: int) -> np.ndarray:
         tokens = np.arange(self.tokens[-1] + 1)
-        if self.is_staircase:
+        if self.is_step_function:
             return self._table[row][np.searchsorted(self.tokens, tokens)]
         return np.interp(tokens, self.tokens, self._table[row])
 
@@ -112,7 +112,7 @@ def fit(
     sequences: Sequence[int],
     tokens: Sequence[int],
     measured_ms: Sequence[Sequence[float]],
-    is_staircase: bool = False,
+    is_step_function: bool = False,
 ) -> CostModel:
     """A grid close to measurements that rises along tokens and along sequences.
 
@@ -121,14 +121,14 @@ def fit(
     a row without any measurement.
     """
     table = np.array([_filled(np.array(row, np.float64)) for row in measured_ms])
-    # The nearest rising rows and the nearest rising columns in turn: each step averages what the
+    # The nearest rising rows and the nearest rising columns in step: each step averages what the
     # other left falling, so noise is spread and does not pile up. What is left is rounded away.
     for _ in range(_FIT_STEPS):
         table = np.apply_along_axis(_isotonic, 1, table)
         table = np.apply_along_axis(_isotonic, 0, table)
     table = np.maximum.accumulate(np.maximum.accumulate(table, axis=0), axis=1)
     rows = tuple(tuple(row) for row in table.tolist())
-    return CostModel(tuple(sequences), tuple(tokens), rows, is_staircase)
+    return CostModel(tuple(sequences), tuple(tokens), rows, is_step_function)
 
 
 def _filled(row: np.ndarray) -> np.ndarray:
@@ -151,36 +151,36 @@ def _isotonic(values: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class TurnTimes:
-    """What the last turn took; zero where it tells nothing."""
+class StepTimesMs:
+    """What the last step took; zero where it tells nothing."""
 
     verify_ms: float
     draft_ms: float
-    other_ms: float  # building, commit, sending, the engine's own work
+    overhead_ms: float  # building, commit, sending, the engine's own work
     predicted_ms: float  # of verify, by the grid alone
     num_sequences: int  # at least 1
 
 
 @dataclass(frozen=True)
 class CostCorrection:
-    """Means over the last turns, each turn bounded in what it can change."""
+    """Means over the last steps, each step bounded in what it can change."""
 
     step: StepCorrection = StepCorrection()
     draft_ms: float = 0.0
-    other_ms: float = 0.0
+    overhead_ms: float = 0.0
 
     @property
-    def beside_ms(self) -> float:
-        """What a turn with a draft takes beside its verify step."""
-        return self.draft_ms + self.other_ms
+    def non_verify_ms(self) -> float:
+        """What a step with a draft takes beside its verify step."""
+        return self.draft_ms + self.overhead_ms
 
-    def after(self, turn: TurnTimes) -> "CostCorrection":
-        """The correction once a turn was measured; numbers that are none change nothing."""
+    def after(self, step: StepTimesMs) -> "CostCorrection":
+        """The correction once a step was measured; numbers that are none change nothing."""
         return replace(
             self,
-            step=self.step.after(turn.verify_ms, turn.predicted_ms, turn.num_sequences),
-            draft_ms=_mean_ms(self.draft_ms, turn.draft_ms),
-            other_ms=_mean_ms(self.other_ms, turn.other_ms),
+            step=self.step.after(step.verify_ms, step.predicted_ms, step.num_sequences),
+            draft_ms=_mean_ms(self.draft_ms, step.draft_ms),
+            overhead_ms=_mean_ms(self.overhead_ms, step.overhead_ms),
         )
 
 

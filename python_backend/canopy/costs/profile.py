@@ -17,7 +17,7 @@ class Profile:
     fingerprint: dict[str, str] = field(default_factory=dict)  # model, dtype, machine, ...
     cost_model: CostModel = DEFAULT_COST_MODEL
     draft_ms: float = 0.0  # of one sequence
-    overhead_ms: float = 1.0  # of a turn, beside draft and verify
+    overhead_ms: float = 1.0  # of a step, beside draft and verify
     calibrations: dict[str, Calibration] = field(default_factory=dict)  # of the source, by law
     sibling_rates: tuple[float, ...] = SIBLING_RATES
 

@@ -126,7 +126,7 @@ def _device_name(target: TargetConfig) -> str:
 
     name = torch.cuda.get_device_name()
     graph_rows = target.max_graph_rows if target.replays_graphs else 0
-    return f"{name}, graphs to {graph_rows} rows" + ", invariant" * target.shape_invariant
+    return f"{name}, graphs to {graph_rows} rows" + ", invariant" * target.batch_invariant
 
 
 def _processor_name() -> str:

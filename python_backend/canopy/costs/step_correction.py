@@ -4,7 +4,7 @@
 
 A slow machine or long contexts stretch a step; what every sequence costs whatever it verifies, as
 answers that are sent meanwhile on the same cores, comes on top of it and raises no node's price.
-The two are told apart by least squares over the last turns, relative to what was predicted. Where
+The two are told apart by least squares over the last steps, relative to what was predicted. Where
 these were all alike they cannot be told apart: a quarter of the deviation is given to the ratio.
 """
 
@@ -16,17 +16,17 @@ import numpy as np
 
 Times = TypeVar("Times", float, np.ndarray)
 
-_KEPT = 0.95  # of a turn's weight from one turn to the next
-_PRIOR = 0.5  # turns that "as predicted, and shares of what is not" is worth
-_STRETCHED = 0.25  # share of the ratio where turns do not tell
+_KEPT = 0.95  # of a step's weight from one step to the next
+_PRIOR = 0.5  # steps that "as predicted, and shares of what is not" is worth
+_STRETCHED = 0.25  # share of the ratio where steps do not tell
 _SHORTEST_MS, _LONGEST_MS = 1e-3, 1e6  # of a prediction
 _RATIO_BOUND = 20.0  # measured over predicted; beyond it a clock or a table lies
-_SURPRISE = 2.0  # by this factor at most a turn is taken to deviate: stalls are not the trend
+_SURPRISE = 2.0  # by this factor at most a step is taken to deviate: stalls are not the trend
 
 
 @dataclass(frozen=True)
 class StepCorrection:
-    """Sums over the last turns: x = R / predicted_ms, y = verify_ms / predicted_ms."""
+    """Sums over the last steps: x = R / predicted_ms, y = verify_ms / predicted_ms."""
 
     weight: float = 0.0
     x: float = 0.0

@@ -16,7 +16,7 @@ import torch
 
 from canopy.config import CacheConfig, Deployment, DrafterConfig
 from canopy.drafter.growth.levels import Level, expand_levels
-from canopy.drafter.growth.levelwise import Growth
+from canopy.drafter.growth.levelwise import LevelwiseProposal
 from canopy.drafter.source import DraftSequence, DraftTask
 from canopy.drafter.threads import torch_threads
 from canopy.drafter.vocabulary import require_same_vocabulary
@@ -49,7 +49,7 @@ def make_autoregressive_source(deployment: Deployment) -> "AutoregressiveSource"
 
 @dataclass(frozen=True)
 class CatchUp:
-    """Committed tokens of one sequence to compute in this turn."""
+    """Committed tokens of one sequence to compute in this step."""
 
     sequence: DraftSequence
     first: int  # index of the first token computed; those before it are in the cache
@@ -79,7 +79,7 @@ class AutoregressiveSource:
         drafter: DrafterConfig,
         max_step_tokens: int,
     ) -> None:
-        """vocab_size: tokens that the target knows. max_step_tokens: context caught up a turn."""
+        """vocab_size: tokens that the target knows. max_step_tokens: context caught up a step."""
         self.blocks = BlockManager(cache.num_blocks, cache.block_size, cache.prefix_reuse)
         self._decoder = decoder
         self._cache = decoder.new_cache(cache.num_blocks, cache.block_size)
@@ -91,7 +91,7 @@ class AutoregressiveSource:
     @torch.inference_mode()
     def propose(self, tasks: Sequence[DraftTask]) -> list[Proposal]:
         """One tree per task. Raises ValueError when the drafter's logits are not finite."""
-        growths = [Growth(task) for task in tasks]
+        growths = [LevelwiseProposal(task) for task in tasks]
         ready = self._catch_up([growth for growth in growths if growth.frontier()])
         while ready := [growth for growth in ready if growth.frontier()]:
             self._expand(ready, self._forward([self._level_segment(growth) for growth in ready]))
@@ -104,7 +104,7 @@ class AutoregressiveSource:
 
     # Context
 
-    def _catch_up(self, growths: Sequence[Growth]) -> list[Growth]:
+    def _catch_up(self, growths: Sequence[LevelwiseProposal]) -> list[LevelwiseProposal]:
         """Compute missing context and open the first level; the growths that have their context."""
         plans = self._plan(growths)
         if not plans:
@@ -120,7 +120,7 @@ class AutoregressiveSource:
             self._expand(ready, logits)
         return ready
 
-    def _plan(self, growths: Sequence[Growth]) -> dict[Growth, CatchUp]:
+    def _plan(self, growths: Sequence[LevelwiseProposal]) -> dict[LevelwiseProposal, CatchUp]:
         """Who computes how much context. Short gaps go first: a long prompt delays no other."""
         in_reach = [growth for growth in growths if self._is_in_reach(growth)]
         plans, left = {}, self._max_step_tokens
@@ -131,11 +131,11 @@ class AutoregressiveSource:
                 left -= num_rows
         return plans
 
-    def _is_in_reach(self, growth: Growth) -> bool:
-        end = len(growth.task.sequence.token_ids) + growth.task.settings.reach
+    def _is_in_reach(self, growth: LevelwiseProposal) -> bool:
+        end = len(growth.task.sequence.token_ids) + growth.task.settings.max_level
         return end <= self._decoder.config.max_position_embeddings
 
-    def _first(self, growth: Growth) -> int:
+    def _first(self, growth: LevelwiseProposal) -> int:
         """Index of the first token to compute; the anchor always is, for its logits."""
         sequence = growth.task.sequence
         if sequence.sequence_id not in self._known:
@@ -143,10 +143,10 @@ class AutoregressiveSource:
             self._known.add(sequence.sequence_id)
         return min(self.blocks.num_committed(sequence.sequence_id), len(sequence.token_ids) - 1)
 
-    def _num_missing(self, growth: Growth) -> int:
+    def _num_missing(self, growth: LevelwiseProposal) -> int:
         return len(growth.task.sequence.token_ids) - self._first(growth)
 
-    def _reserve(self, growth: Growth, num_rows: int) -> bool:
+    def _reserve(self, growth: LevelwiseProposal, num_rows: int) -> bool:
         """Blocks for context and, where that is complete, for the tree behind it."""
         is_complete = num_rows == self._num_missing(growth)
         scratch = growth.task.settings.node_budget if is_complete else 0
@@ -164,12 +164,12 @@ class AutoregressiveSource:
 
     # Levels
 
-    def _level_segment(self, growth: Growth) -> Segment:
+    def _level_segment(self, growth: LevelwiseProposal) -> Segment:
         sequence = growth.task.sequence
         table = self.blocks.block_table(sequence.sequence_id)
         return Level.of(growth).segment(growth, len(sequence.token_ids), table)
 
-    def _expand(self, growths: Sequence[Growth], logits: torch.Tensor) -> None:
+    def _expand(self, growths: Sequence[LevelwiseProposal], logits: torch.Tensor) -> None:
         """Open the next level of every growth; the logits' rows are their frontiers, in order."""
         expand_levels(growths, logits[:, : self._vocab_size], self._drafter)
 

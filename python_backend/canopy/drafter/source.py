@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from canopy.protocol.hidden_states import Features
+from canopy.protocol.hidden_states import HiddenStates
 from canopy.sampling import Acceptance, SamplingParams
 from canopy.tree import Proposal
 from canopy.tree.policies import PolicySettings
@@ -53,12 +53,12 @@ class ProposalSource(Protocol):
 
 
 @runtime_checkable
-class FeatureReader(Protocol):
+class HiddenStateReader(Protocol):
     """What a source that reads the target's features offers besides."""
 
     num_failures: int  # passes that gave nothing, since the start
 
-    def take_features(self, features: dict[int, Features]) -> None:
+    def take_hidden_states(self, hidden_states: dict[int, HiddenStates]) -> None:
         """Positions that the target has computed, by sequence."""
         ...
 

@@ -10,19 +10,19 @@ from canopy.config import DEFAULT_NGRAMS, Deployment, DrafterConfig, TreeConfig
 from canopy.costs.profile import Profile
 from canopy.costs.profile_file import load_profile
 from canopy.drafter.lookup.ngram_store import NgramStore, vocabulary_digest
-from canopy.drafter.lookup.online_ngrams import LearningTable
+from canopy.drafter.lookup.online_ngrams import OnlineNgrams
 from canopy.drafter.lookup.source import LookupSource
 from canopy.drafter.source import (
     DraftSequence,
     DraftTask,
-    FeatureReader,
+    HiddenStateReader,
     NoSource,
     ProposalSource,
 )
 from canopy.errors import InvalidDeployment
 from canopy.model_store.assets import ngram_store_path
 from canopy.model_store.folders import model_folder
-from canopy.protocol.hidden_states import request_features
+from canopy.protocol.hidden_states import request_hidden_states
 from canopy.protocol.messages import UNKNOWN_ANCHOR, DraftReply, DraftRequest
 from canopy.protocol.proposals import pack_proposals
 from canopy.protocol.sequence_updates import started_sequences
@@ -40,7 +40,7 @@ _NOT_MEASURED = Profile()
 class DrafterStage:
     """`stages.protocol.Drafter` over one source.
 
-    A sequence that the source cannot serve brings its anchor alone this turn, and is counted in
+    A sequence that the source cannot serve brings its anchor alone this step, and is counted in
     `num_failed_proposals`; the others are not touched by it. One that is not known, or could not
     be taken up, brings UNKNOWN_ANCHOR.
     """
@@ -80,7 +80,7 @@ class DrafterStage:
 
     @property
     def _num_source_failures(self) -> int:
-        own = self._source.num_failures if isinstance(self._source, FeatureReader) else 0
+        own = self._source.num_failures if isinstance(self._source, HiddenStateReader) else 0
         return self._num_missing_sources + own
 
     def _apply_changes(self, request: DraftRequest) -> None:
@@ -100,13 +100,13 @@ class DrafterStage:
         for sequence_id, token_ids in zip(request.updated_ids.tolist(), grown, strict=True):
             if sequence_id in self._sequences:
                 self._sequences[sequence_id].token_ids.extend(token_ids.tolist())
-        if isinstance(self._source, FeatureReader):
+        if isinstance(self._source, HiddenStateReader):
             self._take_features(self._source, request)
 
-    def _take_features(self, source: FeatureReader, request: DraftRequest) -> None:
-        for sequence_id, features in request_features(request).items():
+    def _take_features(self, source: HiddenStateReader, request: DraftRequest) -> None:
+        for sequence_id, hidden_states in request_hidden_states(request).items():
             try:
-                source.take_features({sequence_id: features})
+                source.take_hidden_states({sequence_id: hidden_states})
             except Exception:
                 logger.exception("the features of sequence %d cannot be read", sequence_id)
 
@@ -141,7 +141,7 @@ class DrafterStage:
         try:
             return self._source.propose(tasks)
         except Exception:
-            logger.exception("a proposal failed: the sequences of this turn are drafted one by one")
+            logger.exception("a proposal failed: the sequences of this step are drafted one by one")
             return [self._propose_alone(task) for task in tasks]
 
     def _propose_alone(self, task: DraftTask) -> Proposal:
@@ -162,7 +162,7 @@ def make_drafter(deployment: Deployment, profile: Profile | None = None) -> Draf
 def _make_source(deployment: Deployment) -> tuple[ProposalSource, int]:
     """The source, and how many parts of it had to be left out."""
     drafter = deployment.drafter
-    if drafter.reads_features:
+    if drafter.reads_hidden_states:
         return _make_block_source(deployment)
     if drafter.source == "lookup":
         return _make_lookup(deployment)
@@ -199,7 +199,7 @@ def _make_lookup(deployment: Deployment) -> tuple[LookupSource, int]:
             is_wanted = drafter.ngrams != DEFAULT_NGRAMS
             num_missing = int(is_wanted)
             logger.log(logging.ERROR if is_wanted else logging.INFO, "no n-gram store: %s", error)
-    learning = LearningTable(store.grams) if drafter.learn_online else None
+    learning = OnlineNgrams(store.ngrams) if drafter.learn_online else None
     source = LookupSource(drafter.min_match, drafter.max_match, store, learning, drafter.coupling)
     source.warm_up()
     return source, num_missing

@@ -1,1 +1,1 @@
-"""The engine: requests, the turn, and what every stage has been told."""
+"""The engine: requests, the step, and what every stage has been told."""

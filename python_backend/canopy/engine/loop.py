@@ -1,8 +1,8 @@
 """The engine loop: iteration-level continuous batching over three stages.
 
-    turn = retire (cancelled, overdue) -> admit -> draft -> build -> verify -> commit and stream
+    step = retire (cancelled, overdue) -> admit -> draft -> build -> verify -> commit and stream
 
-Each stage is asked once a turn for all running sequences. The loop is the same in a test, in a
+Each stage is asked once a step for all running sequences. The loop is the same in a test, in a
 benchmark and in the server; only the stages behind the Protocols differ.
 """
 
@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 
 from canopy.engine.metrics import EngineMetrics
 from canopy.engine.output import Delta, Sink
-from canopy.engine.request import GenerationRequest, Sequence
-from canopy.engine.speculator import Proposer, TurnTrees
-from canopy.engine.stage_sync import StageLedger
-from canopy.engine.trace import TracedTurn
+from canopy.engine.request import EngineSequence, GenerationRequest
+from canopy.engine.speculator import DraftedTrees, Speculator
+from canopy.engine.stage_sync import StageSyncState
+from canopy.engine.trace import TracedStep
 from canopy.errors import Cancelled, CanopyError, StageFailed, Unavailable
 from canopy.protocol.failures import failure_of
 from canopy.protocol.messages import Finish, Status, VerifyReply, VerifyRequest
@@ -50,7 +50,7 @@ class Stages:
 class Engine:
     """Owns every request from `submit` to its last response.
 
-    `submit` may be called from any thread; `turn` and `run` belong to one.
+    `submit` may be called from any thread; `step` and `run` belong to one.
     """
 
     def __init__(
@@ -60,11 +60,13 @@ class Engine:
         self._stages = stages
         self._limits = limits
         self._decode = decode
-        self._proposer = Proposer(stages.drafter, stages.tree_builder, stages.restart, self.metrics)
-        self._verifier_ledger = StageLedger()
+        self._speculator = Speculator(
+            stages.drafter, stages.tree_builder, stages.restart, self.metrics
+        )
+        self._verifier_sync = StageSyncState()
         self._verifier_failures = 0
-        self._waiting: deque[Sequence] = deque()  # preempted ones stand in front
-        self._running: list[Sequence] = []  # oldest first
+        self._waiting: deque[EngineSequence] = deque()  # preempted ones stand in front
+        self._running: list[EngineSequence] = []  # oldest first
         self._wake = threading.Condition()
         self._is_draining = False
         self._is_stopped = False
@@ -83,7 +85,7 @@ class Engine:
                     "retry later"
                 )
             self.metrics.num_requests += 1
-            self._waiting.append(Sequence(request, sink, self._decode))
+            self._waiting.append(EngineSequence(request, sink, self._decode))
             self._wake.notify()
 
     def drain(self) -> None:
@@ -99,54 +101,54 @@ class Engine:
 
     # The loop
 
-    def run(self, after_turn: Callable[[], None] = lambda: None) -> None:
-        """Serve until `stop`. Every accepted request ends, whatever happens in a turn."""
+    def run(self, after_step: Callable[[], None] = lambda: None) -> None:
+        """Serve until `stop`. Every accepted request ends, whatever happens in a step."""
         while not self._is_stopped:
             with self._wake:
                 if not self.has_work:
                     self._wake.wait(timeout=1.0)
             try:
-                self.turn()
-                after_turn()
+                self.step()
+                after_step()
             except Exception as error:
                 self._fail_all(CanopyError(f"the engine failed: {error!r}"))
         self._fail_all(Unavailable("the server is shutting down"))
 
     @property
     def has_work(self) -> bool:
-        return bool(self._waiting or self._running or self._verifier_ledger.has_news)
+        return bool(self._waiting or self._running or self._verifier_sync.has_pending_finishes)
 
-    def turn(self) -> None:
+    def step(self) -> None:
         """Serve every running sequence once."""
         with self.metrics.timed("total"):
-            self._retire()
+            self._drop_cancelled_and_expired()
             self._admit()
-            if self._running or self._verifier_ledger.has_news:
+            if self._running or self._verifier_sync.has_pending_finishes:
                 self._serve()
         self.metrics.running_sequences = len(self._running)
         self.metrics.waiting_sequences = len(self._waiting)
 
     def _serve(self) -> None:
-        self.metrics.num_turns += 1
-        trees = self._proposer.propose(self._running, len(self._waiting))
+        self.metrics.num_steps += 1
+        trees = self._speculator.propose(self._running, len(self._waiting))
         try:
             with self.metrics.timed("verify"):
                 reply = self._verify(trees)
         except StageFailed as error:
-            self._heal_verifier(error)
+            self._recover_verifier(error)
             return
         self._verifier_failures = 0
-        self._proposer.note_features(self._running, reply)
+        self._speculator.record_hidden_states(self._running, reply)
         with self.metrics.timed("commit"):
             self._commit(trees, reply)
 
-    def _verify(self, trees: TurnTrees) -> VerifyReply:
-        changes = self._verifier_ledger.starts(self._running)
+    def _verify(self, trees: DraftedTrees) -> VerifyReply:
+        changes = self._verifier_sync.starts(self._running)
         return self._stages.verifier.verify(VerifyRequest(**changes, **trees.fields(self._running)))
 
     # Sequences come and go
 
-    def _retire(self) -> None:
+    def _drop_cancelled_and_expired(self) -> None:
         for sequence in [*self._running, *self._waiting]:
             if sequence.sink.is_cancelled():
                 self.metrics.num_cancelled += 1
@@ -169,10 +171,10 @@ class Engine:
                 if self._running and room < need + len(self._running):
                     break
                 room -= need
-                self.metrics.count_admission(self._waiting[0])
+                self.metrics.record_admission(self._waiting[0])
                 self._running.append(self._waiting.popleft())
 
-    def _commit(self, trees: TurnTrees, reply: VerifyReply) -> None:
+    def _commit(self, trees: DraftedTrees, reply: VerifyReply) -> None:
         self.metrics.free_blocks = int(reply.num_free_blocks[0])
         self.metrics.used_blocks = int(reply.num_used_blocks[0])
         emitted = split_ragged(reply.emitted_token_ids, reply.num_emitted)
@@ -186,13 +188,13 @@ class Engine:
                 self.metrics.num_failed += 1
                 self._end(sequence, CanopyError(failure_of(reply, index) or "it cannot go on"))
             elif status is Status.UNKNOWN:
-                self._verifier_ledger.forget(sequence.id)
+                self._verifier_sync.forget(sequence.id)
                 sequence.is_prefilled = False
 
     def _decoded(
         self,
-        sequence: Sequence,
-        trees: TurnTrees,
+        sequence: EngineSequence,
+        trees: DraftedTrees,
         reply: VerifyReply,
         index: int,
         token_ids: list[int],
@@ -201,43 +203,43 @@ class Engine:
         num_accepted, num_before = int(reply.num_accepted[index]), sequence.num_emitted
         sequence.counts.num_cached_tokens = int(reply.num_cached_tokens[index])
         sequence.counts.add_round(trees.num_nodes(sequence), num_accepted)
-        self.metrics.count_round(trees.tree(sequence), token_ids, num_accepted)
+        self.metrics.record_round(trees.tree(sequence), token_ids, num_accepted)
         sequence.is_prefilled = True
         delta = sequence.emit(token_ids, Finish(int(reply.finish[index])))
         kept = token_ids[: sequence.num_emitted - num_before]
-        self.metrics.count_emitted(sequence, len(kept))
+        self.metrics.record_emitted(sequence, len(kept))
         if sequence.trace is not None:
             traced = trees.traced_tree(sequence, sequence.token_ids[-len(kept) - 1])
-            turn = TracedTurn(self.metrics.measured_step_ms, len(reply.status))
-            sequence.trace.add(traced, kept, num_accepted, turn)
+            step = TracedStep(self.metrics.measured_verify_ms, len(reply.status))
+            sequence.trace.add(traced, kept, num_accepted, step)
         if delta is not None:
             self._send(sequence, delta)
 
-    def _send(self, sequence: Sequence, delta: Delta) -> None:
+    def _send(self, sequence: EngineSequence, delta: Delta) -> None:
         if delta.is_last:
             self._drop(sequence)
-            self.metrics.count_finished(sequence)
+            self.metrics.record_finished(sequence)
         if sequence.trace is not None:
             delta = replace(delta, rounds=sequence.trace.take())
         sequence.sink.send(delta)
 
-    def _preempt(self, sequence: Sequence) -> None:
+    def _preempt(self, sequence: EngineSequence) -> None:
         """Back to the front of the queue; its tokens are kept and computed again later."""
         self.metrics.num_preempted += 1
         sequence.counts.num_preemptions += 1
         sequence.is_prefilled = False
-        self._verifier_ledger.forget(sequence.id)
+        self._verifier_sync.forget(sequence.id)
         self._running.remove(sequence)
         with self._wake:
             self._waiting.appendleft(sequence)
 
-    def _end(self, sequence: Sequence, error: CanopyError) -> None:
+    def _end(self, sequence: EngineSequence, error: CanopyError) -> None:
         self._drop(sequence)
         sequence.sink.fail(error)
 
-    def _drop(self, sequence: Sequence) -> None:
-        self._verifier_ledger.finish(sequence.id)
-        self._proposer.finish(sequence.id)
+    def _drop(self, sequence: EngineSequence) -> None:
+        self._verifier_sync.finish(sequence.id)
+        self._speculator.finish(sequence.id)
         with self._wake:
             if sequence in self._running:
                 self._running.remove(sequence)
@@ -246,10 +248,10 @@ class Engine:
 
     # Failure
 
-    def _heal_verifier(self, error: StageFailed) -> None:
+    def _recover_verifier(self, error: StageFailed) -> None:
         """Restart the verifier and recompute; nobody's stream breaks unless it keeps failing."""
-        self.metrics.count_failure(error.stage)
-        self._verifier_ledger.forget_all()
+        self.metrics.record_failure(error.stage)
+        self._verifier_sync.forget_all()
         for sequence in self._running:
             sequence.is_prefilled = False
         self._verifier_failures += 1

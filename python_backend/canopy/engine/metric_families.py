@@ -59,7 +59,7 @@ _COUNTERS = (
     ("requests_failed", "Requests ended by an error", lambda m: m.num_failed),
     ("cancellations", "Requests cancelled or timed out", lambda m: m.num_cancelled),
     ("preemptions", "Sequences that gave back their KV blocks", lambda m: m.num_preempted),
-    ("turns", "Passes of the engine loop", lambda m: m.num_turns),
+    ("steps", "Passes of the engine loop", lambda m: m.num_steps),
     ("rounds", "Draft-build-verify-commit rounds of sequences", lambda m: m.num_rounds),
     ("drafted_nodes", "Drafted nodes that were verified", lambda m: m.num_drafted_nodes),
     ("accepted_tokens", "Drafted nodes that were accepted", lambda m: m.num_accepted_tokens),
@@ -86,7 +86,7 @@ _LABELLED_COUNTERS = (
     (
         "stage_seconds",
         "stage",
-        "Time spent by stage of the turn; `total` is the whole turn",
+        "Time spent by stage of the step; `total` is the whole step",
         lambda m: {stage: m.stage_seconds[stage] for stage in STAGES},
     ),
     (
@@ -97,19 +97,19 @@ _LABELLED_COUNTERS = (
     ),
 )
 _GAUGES = (
-    ("running_sequences", "Sequences served every turn", lambda m: m.running_sequences),
+    ("running_sequences", "Sequences served every step", lambda m: m.running_sequences),
     ("waiting_sequences", "Requests waiting for a place", lambda m: m.waiting_sequences),
     ("kv_blocks_free", "KV cache blocks free", lambda m: m.free_blocks),
     ("kv_blocks_used", "KV cache blocks in use", lambda m: m.used_blocks),
-    ("node_budget", "Drafted nodes a sequence in the last turn", lambda m: m.node_budget),
-    ("price_theta", "Survival that a drafted node must have", lambda m: m.price_theta),
+    ("node_budget", "Drafted nodes a sequence in the last step", lambda m: m.node_budget),
+    ("node_price", "Survival that a drafted node must have", lambda m: m.node_price),
     (
-        "survival_shift",
+        "log_odds_correction",
         "Log-odds that acceptance learned while serving adds to the fitted one; 0 = as fitted",
-        lambda m: m.survival_shift,
+        lambda m: m.log_odds_correction,
     ),
-    ("predicted_step_ms", "Predicted time of a verify step", lambda m: m.predicted_step_ms),
-    ("measured_step_ms", "Measured time of the last verify step", lambda m: m.measured_step_ms),
+    ("predicted_verify_ms", "Predicted time of a verify step", lambda m: m.predicted_verify_ms),
+    ("measured_verify_ms", "Measured time of the last verify step", lambda m: m.measured_verify_ms),
     (
         "source_failures",
         "Proposal sources missing or failing since the draft stage started",
@@ -123,7 +123,7 @@ _HISTOGRAMS = (
         "Tokens of a round: accepted nodes and the bonus token",
         lambda m: m.acceptance_length,
     ),
-    ("queue_seconds", "From a request's arrival to its first turn", lambda m: m.queue_s),
+    ("queue_seconds", "From a request's arrival to its first step", lambda m: m.queue_s),
     (
         "time_to_first_token_seconds",
         "From a request's arrival to its first token",

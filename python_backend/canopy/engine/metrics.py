@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from canopy.engine.histogram import Histogram
-from canopy.engine.request import Sequence
+from canopy.engine.request import EngineSequence
 from canopy.protocol.messages import BuildReply, DraftReply
 from canopy.tree import DraftTree
 
@@ -30,7 +30,7 @@ class EngineMetrics:
     num_failed: int = 0
     num_cancelled: int = 0
     num_preempted: int = 0
-    num_turns: int = 0
+    num_steps: int = 0
     num_rounds: int = 0
     num_drafted_nodes: int = 0
     num_accepted_tokens: int = 0
@@ -43,11 +43,11 @@ class EngineMetrics:
     waiting_sequences: int = 0
     free_blocks: int = 0
     used_blocks: int = 0
-    node_budget: float = 0.0  # drafted nodes a sequence in this turn
-    price_theta: float = 0.0  # survival that a node must have
-    survival_shift: float = 0.0  # of the log-odds of every edge, as learned while serving
-    predicted_step_ms: float = 0.0  # of verifying the last turn with trees
-    measured_step_ms: float = 0.0  # of verifying the last turn
+    node_budget: float = 0.0  # drafted nodes a sequence in this step
+    node_price: float = 0.0  # survival that a node must have
+    log_odds_correction: float = 0.0  # of the log-odds of every edge, as learned while serving
+    predicted_verify_ms: float = 0.0  # of verifying the last step with trees
+    measured_verify_ms: float = 0.0  # of verifying the last step
     source_failures: int = 0  # proposal sources missing or failing, of the present draft stage
     load_state: int = 0  # policy.load.LoadState of the tree builder
     stage_seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
@@ -69,15 +69,15 @@ class EngineMetrics:
             seconds = time.perf_counter() - start
             self.stage_seconds[stage] += seconds
             if stage == "verify":
-                self.measured_step_ms = 1e3 * seconds
+                self.measured_verify_ms = 1e3 * seconds
 
     def note_build(self, built: BuildReply, num_running: int) -> None:
-        """What the tree builder decided for a turn of so many sequences."""
+        """What the tree builder decided for a step of so many sequences."""
         self.num_failed_proposals += int(built.num_failed.sum())
         self.node_budget = len(built.selected) / max(num_running, 1)
-        self.price_theta = float(built.theta[0])
-        self.survival_shift = float(built.shift[0])
-        self.predicted_step_ms = float(built.predicted_ms[0])
+        self.node_price = float(built.price[0])
+        self.log_odds_correction = float(built.log_odds_correction[0])
+        self.predicted_verify_ms = float(built.predicted_ms[0])
         self.load_state = int(built.load_state[0])
 
     def note_draft(self, reply: DraftReply) -> None:
@@ -86,15 +86,15 @@ class EngineMetrics:
         if len(reply.num_source_failures):
             self.source_failures = int(reply.num_source_failures[0])
 
-    def count_failure(self, stage: str) -> None:
+    def record_failure(self, stage: str) -> None:
         self.num_stage_failures[stage] = self.num_stage_failures.get(stage, 0) + 1
 
-    def count_admission(self, sequence: Sequence) -> None:
+    def record_admission(self, sequence: EngineSequence) -> None:
         """A sequence leaves the queue; one that was preempted has been here before."""
         if sequence.counts.num_preemptions == 0:
             self.queue_s.observe(time.monotonic() - sequence.arrived_s)
 
-    def count_round(self, tree: DraftTree | None, token_ids: list[int], num_accepted: int) -> None:
+    def record_round(self, tree: DraftTree | None, token_ids: list[int], num_accepted: int) -> None:
         """A round that verified `tree` (None: the anchor alone) and emitted these tokens."""
         self.num_rounds += 1
         self.num_accepted_tokens += num_accepted
@@ -107,7 +107,7 @@ class EngineMetrics:
             self.accepted_by_depth[min(depth, MAX_DEPTH - 1)] += 1
             self.accepted_by_rank[min(rank, MAX_RANK - 1)] += 1
 
-    def count_emitted(self, sequence: Sequence, num_tokens: int) -> None:
+    def record_emitted(self, sequence: EngineSequence, num_tokens: int) -> None:
         """Tokens of one round reach the client together: each took its share of the time since
         the round before."""
         if num_tokens == 0:
@@ -120,7 +120,7 @@ class EngineMetrics:
             self.inter_token_s.observe((now - sequence.emitted_s) / num_tokens, num_tokens)
         sequence.emitted_s = now
 
-    def count_finished(self, sequence: Sequence) -> None:
+    def record_finished(self, sequence: EngineSequence) -> None:
         """A request was answered to its end."""
         self.num_finished += 1
         self.request_s.observe(time.monotonic() - sequence.arrived_s)

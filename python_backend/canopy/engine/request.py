@@ -76,7 +76,7 @@ _sequence_ids = itertools.count(1)
 
 
 @dataclass(eq=False)
-class Sequence:
+class EngineSequence:
     """The tokens of one request, from admission to its last response.
 
     `token_ids` are prompt and emitted tokens; the last of them is the anchor of the next round.

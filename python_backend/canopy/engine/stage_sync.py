@@ -1,15 +1,15 @@
-"""What one stage has been told about the sequences, so that each turn sends only changes."""
+"""What one stage has been told about the sequences, so that each step sends only changes."""
 
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from canopy.engine.request import Sequence
+from canopy.engine.request import EngineSequence
 from canopy.protocol.sequence_updates import StartedSequence, pack_started
 
 
-class StageLedger:
+class StageSyncState:
     """Known sequences of one stage, and those it still has to drop."""
 
     def __init__(self) -> None:
@@ -17,7 +17,7 @@ class StageLedger:
         self._finished_ids: list[int] = []
 
     @property
-    def has_news(self) -> bool:
+    def has_pending_finishes(self) -> bool:
         """Sequences finished that the stage still holds."""
         return bool(self._finished_ids)
 
@@ -35,7 +35,7 @@ class StageLedger:
         self._finished_ids += self._num_told
         self._num_told.clear()
 
-    def starts(self, sequences: Iterable[Sequence]) -> dict[str, Any]:
+    def starts(self, sequences: Iterable[EngineSequence]) -> dict[str, Any]:
         """Fields of SequenceChanges: finished ids, and every sequence not known yet."""
         started = [s for s in sequences if s.id not in self._num_told]
         finished, self._finished_ids = self._finished_ids, []
@@ -44,7 +44,7 @@ class StageLedger:
             [_started(s) for s in started]
         )
 
-    def updates(self, sequences: Iterable[Sequence]) -> dict[str, Any]:
+    def updates(self, sequences: Iterable[EngineSequence]) -> dict[str, Any]:
         """Fields of DraftRequest: the tokens that known sequences gained since they were told."""
         grown = [(s, s.token_ids[self._num_told[s.id] :]) for s in sequences]
         grown = [(s, tokens) for s, tokens in grown if tokens]
@@ -56,7 +56,7 @@ class StageLedger:
         }
 
 
-def _started(sequence: Sequence) -> StartedSequence:
+def _started(sequence: EngineSequence) -> StartedSequence:
     return StartedSequence(
         sequence_id=sequence.id,
         token_ids=np.array(sequence.token_ids, np.int32),

@@ -1,4 +1,4 @@
-"""What the last turn did, read off the engine's totals: the tree builder learns from it."""
+"""What the last step did, read off the engine's totals: the tree builder learns from it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,20 +15,20 @@ class _Totals:
     num_accepted: int = 0
     verify_s: float = 0.0
     draft_s: float = 0.0
-    turn_s: float = 0.0
+    step_s: float = 0.0
 
 
-class TurnMeter:
-    """Told of the start of every turn; only a turn in which every sequence decoded counts."""
+class StepStats:
+    """Told of the start of every step; only a step in which every sequence decoded counts."""
 
     def __init__(self, metrics: EngineMetrics) -> None:
         self._metrics = metrics
         self._before = self._totals()
-        self._num_decoding = 0  # sequences of the turn under way, if no prompt is computed in it
+        self._num_decoding = 0  # sequences of the step under way, if no prompt is computed in it
         self._fields: dict[str, Any] = _fields(_Totals())
 
     def begin(self, num_running: int, num_prefilled: int) -> None:
-        """A turn starts: the totals since the last start belong to the turn before it."""
+        """A step starts: the totals since the last start belong to the step before it."""
         now, before = self._totals(), self._before
         gained = _Totals(*(vars(now)[name] - vars(before)[name] for name in vars(now)))
         is_telling = self._num_decoding > 0 and gained.num_rounds == self._num_decoding
@@ -38,7 +38,7 @@ class TurnMeter:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The fields of BuildRequest that speak of the last turn."""
+        """The fields of BuildRequest that speak of the last step."""
         return self._fields
 
     def _totals(self) -> _Totals:
@@ -53,10 +53,10 @@ class TurnMeter:
         )
 
 
-def _fields(turn: _Totals) -> dict[str, Any]:
+def _fields(step: _Totals) -> dict[str, Any]:
     return {
-        "last_counts": np.array([turn.num_rounds, turn.num_drafted, turn.num_accepted], np.int32),
+        "last_counts": np.array([step.num_rounds, step.num_drafted, step.num_accepted], np.int32),
         "last_times_ms": np.array(
-            [1e3 * turn.verify_s, 1e3 * turn.draft_s, 1e3 * turn.turn_s], np.float32
+            [1e3 * step.verify_s, 1e3 * step.draft_s, 1e3 * step.step_s], np.float32
         ),
     }

@@ -11,9 +11,9 @@ A round is a JSON object. Node 0 is the anchor; the other numbers count drafted 
     bonus          {"token_id", "text"} of the token that the target added; null where a stop cut it
     node_budget    most nodes that this request allows
     theta          the survival that a node had to have; null where the policy asks no price
-    verify_ms      the target's forward and acceptance, for all sequences of the turn
+    verify_ms      the target's forward and acceptance, for all sequences of the step
     predicted_ms   what the tree builder foresaw for it; null in a round without drafting
-    num_running    sequences in the turn
+    num_running    sequences in the step
 """
 
 from collections.abc import Callable, Sequence
@@ -27,11 +27,11 @@ from canopy.tree import DraftTree
 
 @dataclass(frozen=True)
 class TracedTree:
-    """A sequence's tree of one turn with what the trace says about its nodes."""
+    """A sequence's tree of one step with what the trace says about its nodes."""
 
     tree: DraftTree
     survival: np.ndarray  # float [num_nodes + 1], at most 1
-    theta: float | None
+    price: float | None
     predicted_ms: float | None
 
     @staticmethod
@@ -49,8 +49,8 @@ def path_survival(log_probs: np.ndarray, parents: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class TracedTurn:
-    """What all sequences of a turn share."""
+class TracedStep:
+    """What all sequences of a step share."""
 
     verify_ms: float
     num_running: int
@@ -66,7 +66,7 @@ class RoundTrace:
         self._pending: list[dict[str, Any]] = []
 
     def add(
-        self, traced: TracedTree, emitted: Sequence[int], num_accepted: int, turn: TracedTurn
+        self, traced: TracedTree, emitted: Sequence[int], num_accepted: int, step: TracedStep
     ) -> None:
         """Note a round. emitted: its tokens that the sequence kept, accepted path first."""
         tree = traced.tree
@@ -82,10 +82,10 @@ class RoundTrace:
                 "accepted": accepted,
                 "bonus": self._bonus(tree, accepted, emitted[num_accepted:]),
                 "node_budget": self._node_budget,
-                "theta": traced.theta,
-                "verify_ms": round(turn.verify_ms, 3),
+                "price": traced.price,
+                "verify_ms": round(step.verify_ms, 3),
                 "predicted_ms": traced.predicted_ms,
-                "num_running": turn.num_running,
+                "num_running": step.num_running,
             }
         )
 

@@ -7,7 +7,7 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from canopy.errors import Cancelled, CanopyError, InvalidRequest, Unavailable
-from canopy.frontend.response_thread import Outbox
+from canopy.frontend.response_thread import ResponseThread
 
 _LOOK_INTERVAL_S = 0.02  # between two looks at a request's cancellation
 
@@ -24,35 +24,35 @@ class Reply:
     The last response carries the FINAL flag itself: a cancel between the two can abort the server.
     """
 
-    def __init__(self, sender: Any, outbox: Outbox) -> None:
+    def __init__(self, sender: Any, response_thread: ResponseThread) -> None:
         self._sender = sender
-        self._outbox = outbox
+        self._response_thread = response_thread
         self._looked_s = 0.0
         self._is_cancelled = False
 
     def respond(self, tensors: Callable[[], list[Any]], is_last: bool) -> None:
         """One response; its tensors are made on the outbox's thread."""
-        self._outbox.post(
+        self._response_thread.post(
             lambda: self._send(pb_utils.InferenceResponse(output_tensors=tensors()), is_last)
         )
 
     def fail(self, error: CanopyError) -> None:
         """The error, and the end."""
-        self._outbox.post(lambda: self._fail(error))
+        self._response_thread.post(lambda: self._fail(error))
 
     def is_cancelled(self) -> bool:
         """By a call of `cancel`, or on the wire when that was last looked at."""
         now_s = time.monotonic()
         if not self._is_cancelled and now_s - self._looked_s >= _LOOK_INTERVAL_S:
             self._looked_s = now_s
-            self._outbox.post(self._look)
+            self._response_thread.post(self._poll_cancellation)
         return self._is_cancelled
 
     def cancel(self) -> None:
         """As if the client had left."""
         self._is_cancelled = True
 
-    def _look(self) -> None:
+    def _poll_cancellation(self) -> None:
         self._is_cancelled |= self._sender.is_cancelled()
 
     def _fail(self, error: CanopyError) -> None:

@@ -9,7 +9,7 @@ import triton_python_backend_utils as pb_utils
 
 from canopy.engine.output import Delta
 from canopy.frontend.reply import Reply
-from canopy.frontend.response_thread import Outbox
+from canopy.frontend.response_thread import ResponseThread
 
 
 class TritonSink(Reply):
@@ -18,12 +18,12 @@ class TritonSink(Reply):
     def __init__(
         self,
         sender: Any,
-        outbox: Outbox,
+        response_thread: ResponseThread,
         request_id: str = "",
         returned_outputs: Collection[str] = (),
         num_input_tokens: int = 0,
     ) -> None:
-        super().__init__(sender, outbox)
+        super().__init__(sender, response_thread)
         self.request_id = request_id
         self._returned = returned_outputs
         self._num_input_tokens = num_input_tokens

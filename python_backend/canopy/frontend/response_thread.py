@@ -1,7 +1,7 @@
 """What has to be said to clients, said on a thread of its own while the engine goes on.
 
 A response costs the server some 0.2 ms and a look at a request's cancellation 0.03 ms: neither is
-the engine's turn. Whatever is posted is done in the order of posting.
+the engine's step. Whatever is posted is done in the order of posting.
 """
 
 import logging
@@ -12,7 +12,7 @@ from queue import SimpleQueue
 logger = logging.getLogger(__name__)
 
 
-class Outbox:
+class ResponseThread:
     """Runs posted jobs one after the other until `close`."""
 
     def __init__(self) -> None:

@@ -16,13 +16,13 @@ from canopy.frontend.limits import engine_limits, model_limits
 from canopy.frontend.reply import Reply
 from canopy.frontend.request_parser import RequestParser
 from canopy.frontend.response_stream import TritonSink
-from canopy.frontend.response_thread import Outbox
+from canopy.frontend.response_thread import ResponseThread
 from canopy.frontend.stage_restart import restart_stage
 from canopy.frontend.triton_metrics import MetricsPublisher
 from canopy.model_store.folders import model_folder
 from canopy.protocol.bls import BlsDrafter, BlsTreeBuilder, BlsVerifier
 from canopy.text.tokenizer import Tokenizer
-from canopy.tree_builder.cached import HoldingTreeBuilder
+from canopy.tree_builder.cached import CachedTreeBuilder
 
 
 class EntryService:
@@ -32,7 +32,7 @@ class EntryService:
         folder = model_folder(deployment.target.model)
         tokenizer = Tokenizer(folder)
         limits = model_limits(folder, tokenizer)
-        tree_builder = HoldingTreeBuilder(
+        tree_builder = CachedTreeBuilder(
             BlsTreeBuilder(), deployment.tree, load_profile(deployment)
         )
         restart = partial(restart_stage, deployment.server)
@@ -41,7 +41,7 @@ class EntryService:
         self._parser = RequestParser(deployment, limits, tokenizer)
         self._engine = Engine(stages, engine_limits(deployment), tokenizer.decode)
         self._metrics = MetricsPublisher(self._engine.metrics, deployment.server.metrics_interval_s)
-        self._outbox = Outbox()
+        self._response_thread = ResponseThread()
         self._sinks: weakref.WeakSet[TritonSink] = weakref.WeakSet()
         self._thread = threading.Thread(target=self._run, name="canopy-engine", daemon=True)
         self._thread.start()
@@ -52,20 +52,22 @@ class EntryService:
         try:
             self._accept(InferenceInputs(request), sender)
         except CanopyError as error:
-            Reply(sender, self._outbox).fail(error)
+            Reply(sender, self._response_thread).fail(error)
         except Exception as error:
             failure = CanopyError(f"the request could not be read: {error!r}")
-            Reply(sender, self._outbox).fail(failure)
+            Reply(sender, self._response_thread).fail(failure)
 
     def _accept(self, inputs: InferenceInputs, sender: Any) -> None:
         control = inputs.text("control")
         if control is not None:
-            TritonSink(sender, self._outbox).send(self._control(control))
+            TritonSink(sender, self._response_thread).send(self._control(control))
             return
         returned = inputs.returned_outputs()
         parsed = self._parser.parse(inputs.client_request())
         num_input_tokens = len(parsed.prompt_token_ids)
-        sink = TritonSink(sender, self._outbox, inputs.request_id(), returned, num_input_tokens)
+        sink = TritonSink(
+            sender, self._response_thread, inputs.request_id(), returned, num_input_tokens
+        )
         self._sinks.add(sink)
         self._engine.submit(parsed, sink)
 
@@ -73,7 +75,7 @@ class EntryService:
         """Stop the engine; what still runs is told so."""
         self._engine.stop()
         self._thread.join(timeout=10.0)
-        self._outbox.close()
+        self._response_thread.close()
 
     def _run(self) -> None:
         self._engine.run(lambda: self._metrics.publish_when_due(not self._engine.has_work))

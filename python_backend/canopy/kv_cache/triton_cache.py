@@ -10,8 +10,8 @@ from canopy_kernels.attention.tree_attention_triton import launch_tree_attention
 MAX_MOVES = 256  # of one sequence: a program reads all of them before it writes any
 
 
-class KernelKVCache(KVCache):
-    """As KVCache, one launch for each operation and no synchronisation with the host."""
+class TritonKVCache(KVCache):
+    """As KVCache, one launch for each operation and no synchronization with the host."""
 
     def write(
         self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
@@ -36,4 +36,4 @@ class KernelKVCache(KVCache):
 
 def cache_type_for(device: str) -> type[KVCache]:
     """The class of float caches for a device: "cpu" or a "cuda" one."""
-    return KernelKVCache if device.startswith("cuda") else KVCache
+    return TritonKVCache if device.startswith("cuda") else KVCache

@@ -21,7 +21,7 @@ from pathlib import Path
 from canopy.config import DEFAULT_DRAFTER, Deployment, DrafterConfig
 from canopy.errors import CanopyError, InvalidDeployment
 from canopy.model_store.assets import SMALL_DRAFTER
-from canopy.model_store.manifest import damage, file_sha256, flush, write_manifest
+from canopy.model_store.manifest import file_sha256, flush, integrity_error, write_manifest
 
 FORMAT = 2  # of the converted folder: a higher number makes older folders be converted again
 Progress = Callable[[str, int, int], None]  # phase, done, total
@@ -81,7 +81,7 @@ def model_folder(name_or_path: str) -> Path:
     """
     if published := PUBLISHED.get(name_or_path):
         folder = _home_of(name_or_path)
-        if fault := damage(folder, published.origin, full=False):
+        if fault := integrity_error(folder, published.origin, full=False):
             raise InvalidDeployment(
                 f"model {name_or_path} is not usable ({fault}): run canopy fetch-model"
             )
@@ -116,7 +116,7 @@ def local_models() -> list[LocalModel]:
     """Every published model, here or not."""
     folders = {name: _home_of(name) for name in PUBLISHED}
     return [
-        LocalModel(name, folder, damage(folder, PUBLISHED[name].origin, full=False))
+        LocalModel(name, folder, integrity_error(folder, PUBLISHED[name].origin, full=False))
         for name, folder in folders.items()
     ]
 
@@ -134,7 +134,7 @@ def fetch_model(
     published, folder = PUBLISHED[name], _home_of(name)
 
     def is_intact() -> bool:
-        return not force and damage(folder, published.origin, full=verify) is None
+        return not force and integrity_error(folder, published.origin, full=verify) is None
 
     if is_intact():  # needs no lock, which a read-only volume would not give
         return folder
@@ -175,7 +175,9 @@ def with_model_folders(
     def drafter_name(drafter: DrafterConfig) -> str:
         if drafter.model in ("", DEFAULT_DRAFTER):
             return drafter.model
-        if drafter.reads_features:  # not a model that could stand alone, see block_drafter_files
+        if (
+            drafter.reads_hidden_states
+        ):  # not a model that could stand alone, see block_drafter_files
             return str(Path(drafter.model).expanduser().resolve())
         return folder(drafter.model)
 

@@ -1,6 +1,6 @@
 """The weights and configuration of a Llama-family GGUF file as Hugging Face files.
 
-Weights are dequantised to float32, the exact values of the file. GGUF stores the rows of the Q
+Weights are dequantized to float32, the exact values of the file. GGUF stores the rows of the Q
 and K projections for interleaved rope; Hugging Face rotates halves, so the rows go back:
 
     GGUF row of a head:    0, d/2, 1, d/2 + 1, ...       Hugging Face:    0, 1, ..., d - 1

@@ -11,7 +11,7 @@ from pathlib import Path
 from canopy.config import DEFAULT_DRAFTER, Deployment, DrafterConfig
 from canopy.errors import InvalidDeployment
 from canopy.model_store.assets import BLOCK_DRAFTER, SMALL_DRAFTER, ngram_store_path
-from canopy.model_store.manifest import NO_MANIFEST, damage, manifest_path
+from canopy.model_store.manifest import NO_MANIFEST, integrity_error, manifest_path
 
 _INT8_COPY = re.compile(r"\.int8-\d+")
 
@@ -40,7 +40,7 @@ def drop_damaged_copies(model: Path) -> list[str]:
     for copy in sorted(model.parent.glob(f"{model.name}.int8-*")):
         if not _INT8_COPY.fullmatch(copy.name.removeprefix(model.name)):
             continue  # one that is being made
-        if fault := damage(copy, None, full=True):
+        if fault := integrity_error(copy, None, full=True):
             try:
                 shutil.rmtree(copy)
             except OSError as error:
@@ -50,7 +50,7 @@ def drop_damaged_copies(model: Path) -> list[str]:
 
 
 def _require_intact(path: Path, full: bool) -> None:
-    fault = damage(path, None, full)
+    fault = integrity_error(path, None, full)
     if fault not in (None, NO_MANIFEST):
         raise InvalidDeployment(
             f"{path} is damaged ({fault}): install or make it again; if you have changed it "
@@ -62,5 +62,5 @@ def _drafter_folder(drafter: DrafterConfig) -> Path | None:
     if not drafter.model:
         return None
     if drafter.model == DEFAULT_DRAFTER:
-        return BLOCK_DRAFTER if drafter.reads_features else SMALL_DRAFTER
+        return BLOCK_DRAFTER if drafter.reads_hidden_states else SMALL_DRAFTER
     return Path(drafter.model).expanduser()

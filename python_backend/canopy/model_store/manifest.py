@@ -53,7 +53,7 @@ def write_manifest(path: Path, origin: str, names: Sequence[str] = ()) -> None:
     flush(described.parent)
 
 
-def damage(path: Path, origin: str | None, full: bool) -> str | None:
+def integrity_error(path: Path, origin: str | None, full: bool) -> str | None:
     """What is wrong with a folder or file, or None.
 
     origin: what it must be made from; None: anything. Sizes are compared always, contents when

@@ -9,8 +9,8 @@ from canopy.errors import InvalidDeployment
 from canopy.models.config import ModelConfig
 from canopy.models.int8.decoder import Int8Decoder
 from canopy.models.int8.weights import load_int8_weights
-from canopy.models.llama.float_decoder import FASTEST, SHAPE_INVARIANT, load_float_decoder
-from canopy.models.step_batch import HiddenTaps, StepBatch
+from canopy.models.llama.float_decoder import DEFAULT_BACKEND, SHAPE_INVARIANT, load_float_decoder
+from canopy.models.step_batch import AuxHiddenStates, StepBatch
 
 
 class Cache(Protocol):
@@ -40,11 +40,13 @@ class Decoder(Protocol):
         """An empty KV cache of this model's shape. Raises InvalidDeployment."""
         ...
 
-    def forward(self, batch: StepBatch, cache: Any, taps: HiddenTaps | None = None) -> torch.Tensor:
+    def forward(
+        self, batch: StepBatch, cache: Any, aux_hidden_states: AuxHiddenStates | None = None
+    ) -> torch.Tensor:
         """Compute every row, writing its keys and values to its slot of one of its own caches.
 
-        Fills `taps`, where given. Returns the logits of `batch.logit_rows`: float32 [L, V]; they
-        last until the next forward.
+        Fills `aux_hidden_states`, where given. Returns the logits of `batch.logit_rows`,
+        float32 [L, V]; they last until the next forward.
         """
         ...
 
@@ -67,8 +69,8 @@ def load_decoder(
     """
     config = ModelConfig.from_folder(folder)
     if dtype != "int8":
-        kinds = SHAPE_INVARIANT if is_shape_invariant else FASTEST
-        return load_float_decoder(folder, config, dtype, device, kinds)
+        backend = SHAPE_INVARIANT if is_shape_invariant else DEFAULT_BACKEND
+        return load_float_decoder(folder, config, dtype, device, backend)
     if device != "cpu":
         raise InvalidDeployment("int8 is computed on the CPU only")
     embedding, weights = load_int8_weights(folder, config)

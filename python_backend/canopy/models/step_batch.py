@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from canopy_kernels.attention.paged_rows import PagedRows
-from canopy_kernels.host_to_device import send
+from canopy_kernels.host_to_device import copy_packed
 
 _LARGEST_HALF = float(np.finfo(np.float16).max)
 
@@ -36,7 +36,7 @@ class StepBatch:
         if self.token_ids.device == torch.device(device):
             return self
         names = (field.name for field in fields(self))
-        return StepBatch(**send(dict(zip(names, self.arrays, strict=True)), device))
+        return StepBatch(**copy_packed(dict(zip(names, self.arrays, strict=True)), device))
 
     def paged_rows(self, block_size: int) -> PagedRows:
         """Where the rows and their paths lie in a cache of such blocks."""
@@ -56,27 +56,27 @@ class StepBatch:
 
 
 @dataclass(frozen=True)
-class HiddenTaps:
+class AuxHiddenStates:
     """Where a forward leaves hidden states of all its rows.
 
-    A tap is a number of layers done, 0 (the embedding) to one less than the model has; the state
-    is what the next layer reads, before its norm.
+    Layer k stands for the input of layer k before its norm: 0 is the embedding, and k is less than
+    the number of layers.
     """
 
     layers: tuple[int, ...]  # ascending
-    states: torch.Tensor  # float32 [T, number of taps, E], on the model's device; overwritten
+    states: torch.Tensor  # float32 [T, len(layers), E], on the model's device; overwritten
 
     @staticmethod
     def of(
         layers: Sequence[int], batch: StepBatch, hidden_size: int, device: str | None = None
-    ) -> "HiddenTaps":
+    ) -> "AuxHiddenStates":
         """Room for the states of one step, on the model's device if that is not the batch's."""
         shape = len(batch.token_ids), len(layers), hidden_size
         states = torch.empty(shape, dtype=torch.float32, device=device or batch.token_ids.device)
-        return HiddenTaps(tuple(layers), states)
+        return AuxHiddenStates(tuple(layers), states)
 
 
-def kept_states(states: torch.Tensor) -> np.ndarray:
+def to_float16(states: torch.Tensor) -> np.ndarray:
     """float16 on the host, of states anywhere; those beyond its range are cut to it."""
     return states.clamp(-_LARGEST_HALF, _LARGEST_HALF).half().cpu().numpy()
 

@@ -15,7 +15,7 @@ from canopy.profiling.step_times import StepGrid, StepTimes, measure_steps
 from canopy.protocol.stages import Verifier
 from canopy.verifier.stage import make_verifier
 
-_OVERHEAD_MS = 1.5  # of a turn on the server: three calls of a stage, and sending
+_OVERHEAD_MS = 1.5  # of a step on the server: three calls of a stage, and sending
 _MAX_SEQUENCES = 32
 _MIN_STEP_TOKENS = 512  # prompts of the measurement are computed in large pieces
 _PERCENTILE = 25.0  # of step times: what others do on the machine only ever adds

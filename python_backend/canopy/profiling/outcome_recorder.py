@@ -95,15 +95,15 @@ class OutcomeRecorder:
             num_selected=request.num_nodes,
             selected=np.concatenate([np.zeros(0, np.int32), *nodes]),
             draft_next=np.ones(1, np.int32),
-            theta=np.zeros(1, np.float32),
-            shift=np.zeros(1, np.float32),
+            price=np.zeros(1, np.float32),
+            log_odds_correction=np.zeros(1, np.float32),
             predicted_ms=np.zeros(1, np.float32),
             load_state=np.zeros(1, np.int32),
-            hold_turns=np.ones(1, np.int32),
+            price_ttl_steps=np.ones(1, np.int32),
         )
 
     def verify(self, request: VerifyRequest) -> VerifyReply:
-        """Ask the verifier, and follow its answers down the trees of this turn."""
+        """Ask the verifier, and follow its answers down the trees of this step."""
         reply = self._verifier.verify(request)
         trees = Forest(request.num_nodes, request.token_ids, request.parents).unpack()
         emitted = split_ragged(reply.emitted_token_ids, reply.num_emitted)

@@ -27,6 +27,7 @@ def write_profile(measurement: Measurement, path: Path) -> None:
     steps = measurement.steps
     quartiles = {f"p{percentile:g}": _plain(steps.table(percentile)) for percentile in _SPREAD}
     document = measurement.profile.to_json() | {"measured_ms": quartiles}
+    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(with_checksum(document), indent=1) + "\n", encoding="utf-8")
     os.replace(partial, path)

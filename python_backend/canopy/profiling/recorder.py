@@ -49,7 +49,7 @@ class Recording:
     draft_ms: float
 
 
-class _Unheard:
+class _NullSink:
     """`engine.output.Sink` of an answer that nobody reads."""
 
     def __init__(self, on_end: Callable[[], None]) -> None:
@@ -106,15 +106,15 @@ def _decode(
 ) -> None:
     ended: list[bool] = []
     for request in requests:
-        engine.submit(request, _Unheard(lambda: ended.append(True)))
+        engine.submit(request, _NullSink(lambda: ended.append(True)))
     start, by_time = time.monotonic(), 0.0
     while engine.has_work and by_time < (1.0 if outcomes.are_enough else _PATIENCE):
-        engine.turn()
+        engine.step()
         by_time = (time.monotonic() - start) / seconds
         on_progress(min(max(by_time, len(ended) / len(requests)), 1.0))
     engine.stop()
     engine.run()
-    engine.turn()  # tells the stages that the rest is given up
+    engine.step()  # tells the stages that the rest is given up
 
 
 def _requests(deployment: Deployment, law: dict[str, Any]) -> list[GenerationRequest]:

@@ -37,7 +37,7 @@ class StepGrid:
 
     @property
     def cells(self) -> list[tuple[int, int]]:
-        """(sequences, tokens) that a turn can have."""
+        """(sequences, tokens) that a step can have."""
         return [
             (num, tokens)
             for num in self.sequences

@@ -10,7 +10,7 @@ tensor (about 40 us there and back):
     int64 element count of each field | field | field | ...      each begins at a multiple of 8
 
 Node numbers are local to a sequence, the anchor being 0. A proposal row is the drafter's sparse,
-renormalised next-token distribution at a node: the distribution its children were drawn from.
+renormalized next-token distribution at a node: the distribution its children were drawn from.
 An empty row means that the children of the node are deterministic (point masses).
 """
 
@@ -32,7 +32,7 @@ def _array(dtype: type) -> Any:
 
 @dataclass
 class SequenceChanges:
-    """Which sequences a stage has to take up or drop before it serves this turn.
+    """Which sequences a stage has to take up or drop before it serves this step.
 
     A started sequence brings every token known so far (prompt, and what was emitted when it was
     preempted or the stage was restarted). Starting a known id replaces it; finishing an unknown
@@ -70,10 +70,10 @@ class DraftRequest(SequenceChanges):
     # [1] as in BuildReply, or none; of no concern to policies whose nodes have no price.
     least_survival: np.ndarray = _array(np.float32)
     # States of positions computed since the last draft, as in VerifyReply; [G] sequences.
-    feature_ids: np.ndarray = _array(np.int64)  # [G]
-    feature_starts: np.ndarray = _array(np.int32)  # [G] position of the first
-    feature_lengths: np.ndarray = _array(np.int32)  # [G] positions
-    features: np.ndarray = _array(np.float16)  # [sum(feature_lengths) * taps * E]
+    hidden_state_ids: np.ndarray = _array(np.int64)  # [G]
+    hidden_state_starts: np.ndarray = _array(np.int32)  # [G] position of the first
+    hidden_state_lengths: np.ndarray = _array(np.int32)  # [G] positions
+    hidden_states: np.ndarray = _array(np.float16)  # [sum(hidden_state_lengths) * taps * E]
 
 
 UNKNOWN_ANCHOR = -1
@@ -115,9 +115,9 @@ class BuildRequest:
     num_waiting: np.ndarray = _array(np.int32)  # [1]
     num_prompt_tokens: np.ndarray = _array(np.int32)  # [1] of running sequences, at most to compute
     num_free_blocks: np.ndarray = _array(np.int32)  # [1]
-    # The turn before this one; no sequences = it tells nothing, as when a prompt was computed.
+    # The step before this one; no sequences = it tells nothing, as when a prompt was computed.
     last_counts: np.ndarray = _array(np.int32)  # [3] sequences, nodes drafted, nodes accepted
-    last_times_ms: np.ndarray = _array(np.float32)  # [3] verify, draft, the whole turn
+    last_times_ms: np.ndarray = _array(np.float32)  # [3] verify, draft, the whole step
 
 
 @dataclass
@@ -126,19 +126,23 @@ class BuildReply:
 
     num_selected: np.ndarray = _array(np.int32)  # [S]
     selected: np.ndarray = _array(np.int32)  # [sum(num_selected)]
-    draft_next: np.ndarray = _array(np.int32)  # [1] turns until the next draft; 1 = the coming one
-    theta: np.ndarray = _array(np.float32)  # [1] price of a node: the survival that it must have
-    shift: np.ndarray = _array(np.float32)  # [1] log-odds added to the acceptances, as learned
+    draft_next: np.ndarray = _array(np.int32)  # [1] steps until the next draft; 1 = the coming one
+    price: np.ndarray = _array(np.float32)  # [1] price of a node: the survival that it must have
+    log_odds_correction: np.ndarray = _array(
+        np.float32
+    )  # [1] log-odds added to the acceptances, as learned
     # [1] survival, by the log_probs of a proposal, below which a price like this one keeps no node
     least_survival: np.ndarray = _array(np.float32)
     predicted_ms: np.ndarray = _array(np.float32)  # [1] of verifying these trees
     load_state: np.ndarray = _array(np.int32)  # [1] policy.load.LoadState
     num_failed: np.ndarray = _array(np.int32)  # [1] proposals that could not be read
-    # What decided these trees, for turns of the same sequences; see tree_builder/cached.py.
-    hold_turns: np.ndarray = _array(np.int32)  # [1] turns that it holds for; 1 = this one alone
-    goodput: np.ndarray = _array(np.float32)  # [1] Theta, tokens a ms, as a turn is weighed
-    beside_ms: np.ndarray = _array(np.float32)  # [1] of a turn, beside verifying
-    costs_ms: np.ndarray = _array(np.float32)  # [n] of a turn with 0, 1, ... nodes
+    # What decided these trees, for steps of the same sequences; see tree_builder/cached.py.
+    price_ttl_steps: np.ndarray = _array(
+        np.int32
+    )  # [1] steps that it holds for; 1 = this one alone
+    goodput: np.ndarray = _array(np.float32)  # [1] Theta, tokens a ms, as a step is weighed
+    non_verify_ms: np.ndarray = _array(np.float32)  # [1] of a step, beside verifying
+    costs_ms: np.ndarray = _array(np.float32)  # [n] of a step with 0, 1, ... nodes
 
 
 @dataclass
@@ -193,9 +197,9 @@ class VerifyReply:
     failures: np.ndarray = _array(np.uint8)  # [sum(failure_lengths)]
     # Hidden states of positions that this step computed and the sequence keeps; empty fields
     # where no drafter reads them.
-    feature_starts: np.ndarray = _array(np.int32)  # [S] position of the first
-    feature_lengths: np.ndarray = _array(np.int32)  # [S] positions
-    features: np.ndarray = _array(np.float16)  # [sum(feature_lengths) * taps * E]
+    hidden_state_starts: np.ndarray = _array(np.int32)  # [S] position of the first
+    hidden_state_lengths: np.ndarray = _array(np.int32)  # [S] positions
+    hidden_states: np.ndarray = _array(np.float16)  # [sum(hidden_state_lengths) * taps * E]
     feature_window: np.ndarray = _array(np.int32)  # [1] positions that the drafter looks back
 
 

@@ -23,7 +23,7 @@ class Health(Enum):
     """What a probe found."""
 
     ALIVE = "alive"
-    SILENT = "silent"  # no answer in time: busy or stuck
+    TIMEOUT = "silent"  # no answer in time: busy or stuck
     BROKEN = "broken"  # refused, or answered by the server instead of the model
 
 
@@ -40,10 +40,10 @@ def probe(server: ServerConfig, timeout_s: float) -> ProbeResult:
     try:
         status, text = _post(server, PROBE, timeout_s)
     except TimeoutError:
-        return ProbeResult(Health.SILENT, f"no answer within {timeout_s:g} s")
+        return ProbeResult(Health.TIMEOUT, f"no answer within {timeout_s:g} s")
     except urllib.error.URLError as error:
         silent = isinstance(error.reason, TimeoutError)
-        health = Health.SILENT if silent else Health.BROKEN
+        health = Health.TIMEOUT if silent else Health.BROKEN
         return ProbeResult(health, str(error.reason))
     except (OSError, HTTPException) as error:
         return ProbeResult(Health.BROKEN, repr(error))

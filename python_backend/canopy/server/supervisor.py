@@ -73,19 +73,19 @@ class Supervisor:
                 return second
 
     def _failure(self) -> str | None:
-        """A silent server is only busy as long as its engine makes turns."""
+        """A silent server is only busy as long as its engine makes steps."""
         if not self._process.is_running:
             return "its process ended"
-        num_turns = self._num_turns()
+        num_steps = self._num_steps()
         result = probe(self._process.server, PROBE_TIMEOUT_S)
         if result.health is Health.ALIVE:
             return None
-        if result.health is Health.SILENT and self._num_turns() > num_turns:
+        if result.health is Health.TIMEOUT and self._num_steps() > num_steps:
             return None
         return result.reason
 
-    def _num_turns(self) -> float:
-        return read_metrics(self._process.server).get("canopy_turns_total", 0.0)
+    def _num_steps(self) -> float:
+        return read_metrics(self._process.server).get("canopy_engine_steps_total", 0.0)
 
     def _restart(self, reason: str) -> None:
         if time.monotonic() - self._ready_s > STABLE_S:

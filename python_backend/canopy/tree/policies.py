@@ -13,7 +13,7 @@ A node's path probability is the product of its edges' estimated acceptance, fro
     static_optimal  topn where the j-th child of any node is accepted at one measured rate; as
                     rates fall with j, the optimum of Sequoia's dynamic program (Chen et al., 2024)
     survival        threshold on calibrated acceptance, the threshold being a fixed price
-    priced          survival at a price that tree_builder.goodput finds every turn; here, all
+    priced          survival at a price that tree_builder.goodput finds every step; here, all
                     that a price near the last one could keep
 
 All of them stop at `node_budget` nodes, `max_depth` levels and `max_branch` children of a node.
@@ -36,7 +36,7 @@ from canopy.config import TreeConfig
 from canopy.sampling import PolicyName
 from canopy.tree.survival import SIBLING_RATES
 
-# A node that is accepted less often than this pays at no price that a turn can have.
+# A node that is accepted less often than this pays at no price that a step can have.
 LEAST_PRICED_SURVIVAL = 0.01
 
 _LEAST_SURVIVAL = {
@@ -86,7 +86,7 @@ class PolicySettings:
         )
 
     @cached_property
-    def reach(self) -> int:
+    def max_level(self) -> int:
         """Deepest level that a node can stand on; 0 = nothing is drafted."""
         limit = 0 if self.name is PolicyName.OFF else min(self.max_depth, self.node_budget)
         return max(limit, 0)
@@ -145,7 +145,7 @@ def rank(settings: PolicySettings, depth: int, path_score: float) -> float:
     path_score: sum of the edge scores down to the node, at most 0. A child's rank is not below
     its parent's. Equal ranks go by index, parents first.
     """
-    if depth > settings.reach or path_score < settings.least_score:
+    if depth > settings.max_level or path_score < settings.least_score:
         return math.inf
     return float(depth) if settings.is_breadth_first else -path_score
 
@@ -156,7 +156,7 @@ def width(settings: PolicySettings, depth: int, path_log_prob: float, entropy: f
     No slot that `select` could take is left out. Siblings share their parent's probability, so
     the j-th best has at most 1/j of it: that bounds how many can reach a least survival.
     """
-    if depth >= settings.reach:
+    if depth >= settings.max_level:
         return 0
     branch = settings.branch(entropy)
     if not settings.least_survival:
@@ -200,7 +200,7 @@ def ranked(
     entropies: Sequence[float] | np.ndarray,
 ) -> dict[int, float]:
     """Node and rank of what `select` chooses, in the order in which the policy takes them."""
-    if settings.reach == 0:
+    if settings.max_level == 0:
         return {}
     numbers = list(map(float, log_probs)), list(map(float, entropies))
     ranks = _ranks(settings, list(map(int, parents)), *numbers)

@@ -9,7 +9,7 @@ from canopy.tree.draft_tree import DraftTree
 
 @dataclass(frozen=True)
 class ProposalRow:
-    """A sparse next-token distribution of the drafter, truncated and renormalised.
+    """A sparse next-token distribution of the drafter, truncated and renormalized.
 
     Empty = no distribution: the children of the node are deterministic (point masses).
     """

@@ -22,9 +22,9 @@ import numpy as np
 # a mid-sized drafter on mixed text. Measured rates replace them.
 SIBLING_RATES = (0.55, 0.14, 0.07, 0.04, 0.03, 0.02, 0.015, 0.01)
 
-MAX_SHIFT = 1.0  # log-odds
-_LEARNING_RATE = 0.05  # log-odds for a turn that brought twice and one more than foreseen
-_MAX_STEP = 0.3  # of a turn that brought more than trees are deep
+MAX_CORRECTION = 1.0  # log-odds
+_LEARNING_RATE = 0.05  # log-odds for a step that brought twice and one more than foreseen
+_MAX_STEP = 0.3  # of a step that brought more than trees are deep
 _RIDGE = 1.0  # pull of the fit towards the identity, in edges
 
 
@@ -59,32 +59,34 @@ class Calibration:
 _IDENTITY = Calibration()
 
 
-def shifted(log_probs: np.ndarray, parents: np.ndarray, shift: float) -> np.ndarray:
+def correct_log_odds(
+    log_probs: np.ndarray, parents: np.ndarray, log_odds_correction: float
+) -> np.ndarray:
     """Edge acceptances of a forest with their log-odds shifted; float64 [n].
 
     log_probs: [n], at most 0. parents: int [n], indices into the same array, negative at the
     anchors, which keep their 0.
     """
     logs = np.asarray(log_probs, np.float64)
-    if shift == 0.0 or len(logs) == 0:
+    if log_odds_correction == 0.0 or len(logs) == 0:
         return logs
     edges = parents >= 0
-    weight = np.exp(logs + shift)
+    weight = np.exp(logs + log_odds_correction)
     acceptance = np.where(edges, weight / (1.0 - np.exp(logs) + weight), 1.0)
     totals = np.bincount(parents[edges], acceptance[edges], minlength=len(logs))
     return np.log(acceptance) - np.where(edges, np.log(np.maximum(totals[parents], 1.0)), 0.0)
 
 
-def corrected_shift(shift: float, num_accepted: float, expected: float) -> float:
-    """The shift after a turn that accepted `num_accepted` nodes where `expected` were foreseen.
+def updated_correction(log_odds_correction: float, num_accepted: float, expected: float) -> float:
+    """The shift after a step that accepted `num_accepted` nodes where `expected` were foreseen.
 
     A step along the miss; its weight depends on what was foreseen and not on what came, so that
     the shift rests where the foreseen is right on average. Numbers that are none change nothing.
     """
     if not (0.0 <= num_accepted < math.inf and 0.0 <= expected < math.inf):
-        return shift
+        return log_odds_correction
     step = _LEARNING_RATE * (num_accepted - expected) / (1.0 + expected)
-    return max(-MAX_SHIFT, min(MAX_SHIFT, shift + min(step, _MAX_STEP)))
+    return max(-MAX_CORRECTION, min(MAX_CORRECTION, log_odds_correction + min(step, _MAX_STEP)))
 
 
 def fit_calibration(log_probs: np.ndarray, accepted: np.ndarray) -> Calibration:

@@ -2,8 +2,8 @@
 
 The build stage lives in a process of its own, and a hop costs more than the choice itself. Its
 replies carry what decided them: while the same number of sequences decodes, nobody waits and
-blocks are free, the trees of the next turns follow from that by the same pure functions. What
-these turns took is told at the next hop.
+blocks are free, the trees of the next steps follow from that by the same pure functions. What
+these steps took is told at the next hop.
 """
 
 from dataclasses import dataclass, field, replace
@@ -14,58 +14,60 @@ from canopy.config import TreeConfig
 from canopy.costs.profile import Profile
 from canopy.protocol.messages import BuildReply, BuildRequest
 from canopy.protocol.stages import TreeBuilder
-from canopy.tree_builder.goodput import PriceList, has_blocks
-from canopy.tree_builder.selection import clear_at
-from canopy.tree_builder.stage import least_drafted, offers_of
+from canopy.tree_builder.goodput import CostCurve, has_blocks
+from canopy.tree_builder.selection import select_at_prices
+from canopy.tree_builder.stage import least_survival_field, rank_proposals
 
 
-class HoldingTreeBuilder:
+class CachedTreeBuilder:
     """`stages.protocol.TreeBuilder` in front of the stage, at its prices."""
 
     def __init__(self, stage: TreeBuilder, tree: TreeConfig, profile: Profile) -> None:
         self._stage = stage
         self._tree = tree
         self._sibling_rates = profile.sibling_rates
-        self._held: _Held | None = None
+        self._cached: _CachedPrices | None = None
 
     def build(self, request: BuildRequest) -> BuildReply:
         """Select nodes, as the stage would. Raises StageFailed."""
-        held, self._held = self._held, None
-        if held:
-            held.turns.add(request)
-            if held.covers(request) and (reply := self._at(held, request)):
-                held.num_left -= 1
-                self._held = held
+        cached, self._cached = self._cached, None
+        if cached:
+            cached.steps.add(request)
+            if cached.covers(request) and (reply := self._at(cached, request)):
+                cached.num_left -= 1
+                self._cached = cached
                 return reply
-            request = held.turns.told(request)
+            request = cached.steps.told(request)
         reply = self._stage.build(request)
-        if int(reply.hold_turns[0]) > 1:
-            self._held = _Held.of(request, reply)
+        if int(reply.price_ttl_steps[0]) > 1:
+            self._cached = _CachedPrices.of(request, reply)
         return reply
 
-    def _at(self, held: "_Held", request: BuildRequest) -> BuildReply | None:
-        prices = held.prices
-        offers = list(offers_of(request, self._tree, self._sibling_rates, prices.shift))
-        cleared = clear_at(offers, prices, held.num_running)
-        if cleared is None:
+    def _at(self, cached: "_CachedPrices", request: BuildRequest) -> BuildReply | None:
+        prices = cached.prices
+        rankings = list(
+            rank_proposals(request, self._tree, self._sibling_rates, prices.log_odds_correction)
+        )
+        selection = select_at_prices(rankings, prices, cached.num_running)
+        if selection is None:
             return None
-        chosen, forest = cleared
+        chosen, budget = selection
         return BuildReply(
             num_selected=np.array([len(nodes) for nodes in chosen], np.int32),
             selected=np.concatenate([np.zeros(0, np.int32), *chosen]),
             draft_next=np.ones(1, np.int32),
-            theta=np.array([forest.theta], np.float32),
-            shift=held.reply.shift,
-            least_survival=least_drafted(forest, prices.shift),
-            predicted_ms=np.array([forest.cost_ms - prices.beside_ms], np.float32),
-            load_state=held.reply.load_state,
-            hold_turns=np.ones(1, np.int32),
+            price=np.array([budget.price], np.float32),
+            log_odds_correction=cached.reply.log_odds_correction,
+            least_survival=least_survival_field(budget, prices.log_odds_correction),
+            predicted_ms=np.array([budget.cost_ms - prices.non_verify_ms], np.float32),
+            load_state=cached.reply.load_state,
+            price_ttl_steps=np.ones(1, np.int32),
         )
 
 
 @dataclass
-class _Turns:
-    """What the turns since a reply of the stage were told to have taken, one a request."""
+class _Steps:
+    """What the steps since a reply of the stage were told to have taken, one a request."""
 
     counts: list[np.ndarray] = field(default_factory=list)
     times_ms: list[np.ndarray] = field(default_factory=list)
@@ -75,43 +77,43 @@ class _Turns:
         self.times_ms.append(request.last_times_ms)
 
     def told(self, request: BuildRequest) -> BuildRequest:
-        """The request with the turn that the stage itself had built, as the only one whose
-        forest it knows; beside verifying it took what turns took on average since."""
+        """The request with the step that the stage itself had built, as the only one whose
+        forest it knows; beside verifying it took what steps took on average since."""
         counts, times_ms = self.counts[0], self.times_ms[0]
         if counts[0] > 0:
             telling = [t for c, t in zip(self.counts, self.times_ms, strict=True) if c[0] > 0]
-            mean_verify, draft, mean_turn = np.mean(telling, axis=0)
-            beside = mean_turn - mean_verify
+            mean_verify, draft, mean_step = np.mean(telling, axis=0)
+            beside = mean_step - mean_verify
             times_ms = np.array([times_ms[0], draft, times_ms[0] + beside], np.float32)
         return replace(request, last_counts=counts, last_times_ms=times_ms)
 
 
 @dataclass
-class _Held:
-    """A reply of the stage, and the turns that it may still stand for."""
+class _CachedPrices:
+    """A reply of the stage, and the steps that it may still stand for."""
 
     reply: BuildReply
-    prices: PriceList
+    prices: CostCurve
     num_running: int
     num_sequences: int
     num_left: int
-    turns: _Turns = field(default_factory=_Turns)
+    steps: _Steps = field(default_factory=_Steps)
 
     @staticmethod
-    def of(request: BuildRequest, reply: BuildReply) -> "_Held":
-        prices = PriceList(
+    def of(request: BuildRequest, reply: BuildReply) -> "_CachedPrices":
+        prices = CostCurve(
             costs_ms=reply.costs_ms.astype(np.float64),
             goodput=float(reply.goodput[0]),
-            theta=float(reply.theta[0]),
-            shift=float(reply.shift[0]),
-            beside_ms=float(reply.beside_ms[0]),
+            price=float(reply.price[0]),
+            log_odds_correction=float(reply.log_odds_correction[0]),
+            non_verify_ms=float(reply.non_verify_ms[0]),
         )
         num_running, num_sequences = int(request.num_running[0]), len(request.num_nodes)
-        num_left = int(reply.hold_turns[0]) - 1
-        return _Held(reply, prices, num_running, num_sequences, num_left)
+        num_left = int(reply.price_ttl_steps[0]) - 1
+        return _CachedPrices(reply, prices, num_running, num_sequences, num_left)
 
     def covers(self, request: BuildRequest) -> bool:
-        """Whether a turn is like the one that the stage was asked about."""
+        """Whether a step is like the one that the stage was asked about."""
         return (
             self.num_left > 0
             and self.num_running == int(request.num_running[0])

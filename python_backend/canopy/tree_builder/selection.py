@@ -1,8 +1,8 @@
-"""One turn's trees: what every sequence offers, and what of it is verified at the turn's price.
+"""One step's trees: what every sequence offers, and what of it is verified at the step's price.
 
 A sequence under a fixed policy gets what its policy selects. Those under `priced` share one
 market: all their nodes stand in one order, by survival, and the best prefix of it is verified.
-Only where children are drawn, a node is held against the price of the turn before.
+Only where children are drawn, a node is held against the price of the step before.
 """
 
 import math
@@ -13,12 +13,12 @@ import numpy as np
 
 from canopy.sampling import PolicyName
 from canopy.tree.policies import PolicySettings, ranked
-from canopy.tree_builder.controller import Candidates, Economy, TurnLoad
-from canopy.tree_builder.goodput import Forest, PriceList
+from canopy.tree_builder.controller import BudgetController, CandidateNodes, StepLoad
+from canopy.tree_builder.goodput import CostCurve, NodeBudget
 
 
 @dataclass(frozen=True)
-class Offer:
+class NodeRanking:
     """What one sequence may have verified under its policy and its limits."""
 
     nodes: list[int]  # in the order in which the policy takes them
@@ -28,17 +28,17 @@ class Offer:
 
     @property
     def is_free(self) -> bool:
-        """Its nodes are weighed in this turn, together with all others."""
+        """Its nodes are weighed in this step, together with all others."""
         return self.is_priced and not self.is_drawn
 
 
-def offer_of(
+def rank_nodes(
     settings: PolicySettings,
     is_drawn: bool,
     parents: np.ndarray,
     log_probs: np.ndarray,
     entropies: np.ndarray,
-) -> Offer:
+) -> NodeRanking:
     """The nodes of a proposal that the policy can take; arguments as for `select`."""
     ranks = ranked(settings, parents, log_probs, entropies)
     is_priced = settings.name is PolicyName.PRICED
@@ -46,7 +46,7 @@ def offer_of(
         survivals = [math.exp(-rank) for rank in ranks.values()]
     else:
         survivals = _path_probs(parents.tolist(), log_probs.tolist(), list(ranks))
-    return Offer(list(ranks), survivals, is_priced, is_drawn)
+    return NodeRanking(list(ranks), survivals, is_priced, is_drawn)
 
 
 def _path_probs(parents: list[int], log_probs: list[float], nodes: list[int]) -> list[float]:
@@ -58,83 +58,87 @@ def _path_probs(parents: list[int], log_probs: list[float], nodes: list[int]) ->
 
 
 @dataclass(frozen=True)
-class Cleared:
-    """What a turn verifies, and what it taught."""
+class Selection:
+    """What a step verifies, and what it taught."""
 
     chosen: list[np.ndarray]  # int32 nodes of each sequence, ascending
-    forest: Forest
-    economy: Economy
+    budget: NodeBudget
+    controller: BudgetController
 
 
-def clear(offers: Sequence[Offer], economy: Economy, load: TurnLoad) -> Cleared:
+def select_nodes(
+    rankings: Sequence[NodeRanking], controller: BudgetController, load: StepLoad
+) -> Selection:
     """Choose the nodes of every offer."""
-    stall = _Stall.of(offers, economy.entry_price(load.num_running))
-    forest, economy = economy.settled(stall.candidates, load)
-    return Cleared(stall.sold(forest.num_nodes), forest, economy)
+    pool = _CandidatePool.of(rankings, controller.entry_price(load.num_running))
+    budget, controller = controller.choose(pool.candidates, load)
+    return Selection(pool.first_nodes(budget.num_nodes), budget, controller)
 
 
-def clear_at(
-    offers: Sequence[Offer], prices: PriceList, num_running: int
-) -> tuple[list[np.ndarray], Forest] | None:
-    """The same at prices known before: the chosen nodes, as in `Cleared`, and their forest.
+def select_at_prices(
+    rankings: Sequence[NodeRanking], curve: CostCurve, num_running: int
+) -> tuple[list[np.ndarray], NodeBudget] | None:
+    """The same at prices known before: the chosen nodes, as in `Selection`, and their forest.
 
     None when the list has no price for so many nodes.
     """
-    stall = _Stall.of(offers, prices.theta)
-    candidates = stall.candidates
-    forest = prices.best(
+    pool = _CandidatePool.of(rankings, curve.price)
+    candidates = pool.candidates
+    budget = curve.best(
         candidates.survivals, num_running + candidates.fixed_survival, candidates.num_fixed
     )
-    return None if forest is None else (stall.sold(forest.num_nodes), forest)
+    return None if budget is None else (pool.first_nodes(budget.num_nodes), budget)
 
 
 @dataclass(frozen=True)
-class _Stall:
-    """All offers of a turn, before the market opens."""
+class _CandidatePool:
+    """All offers of a step, before the market opens."""
 
-    offers: Sequence[Offer]
-    taken: list[int]  # nodes of each offer, its first ones, that are verified in any case
-    owners: np.ndarray  # the offer behind each of the candidates' survivals
-    candidates: Candidates
+    rankings: Sequence[NodeRanking]
+    num_fixed: list[int]  # nodes of each offer, its first ones, that are verified in any case
+    sequence_indices: np.ndarray  # the offer behind each of the candidates' survivals
+    candidates: CandidateNodes
 
     @staticmethod
-    def of(offers: Sequence[Offer], entry_price: float) -> "_Stall":
-        taken = [_taken_at_once(offer, entry_price) for offer in offers]
-        survivals, owners = _in_one_order(offers)
-        fixed = list(zip(offers, taken, strict=True))
-        candidates = Candidates(
+    def of(rankings: Sequence[NodeRanking], entry_price: float) -> "_CandidatePool":
+        num_fixed = [_num_fixed(ranking, entry_price) for ranking in rankings]
+        survivals, sequence_indices = _by_survival(rankings)
+        fixed = list(zip(rankings, num_fixed, strict=True))
+        candidates = CandidateNodes(
             survivals=survivals,
-            num_admitted=sum(num for offer, num in fixed if offer.is_priced),
-            num_unpriced=sum(num for offer, num in fixed if not offer.is_priced),
-            fixed_survival=math.fsum(s for offer, num in fixed for s in offer.survivals[:num]),
-            is_priced=any(offer.is_priced for offer in offers),
+            num_admitted=sum(num for ranking, num in fixed if ranking.is_priced),
+            num_unpriced=sum(num for ranking, num in fixed if not ranking.is_priced),
+            fixed_survival=math.fsum(s for ranking, num in fixed for s in ranking.survivals[:num]),
+            is_priced=any(ranking.is_priced for ranking in rankings),
         )
-        return _Stall(offers, taken, owners, candidates)
+        return _CandidatePool(rankings, num_fixed, sequence_indices, candidates)
 
-    def sold(self, num_nodes: int) -> list[np.ndarray]:
+    def first_nodes(self, num_nodes: int) -> list[np.ndarray]:
         """The nodes of each offer once so many candidates are bought; int32, ascending."""
-        bought = np.bincount(self.owners[:num_nodes], minlength=len(self.offers)).tolist()
+        num_selected = np.bincount(
+            self.sequence_indices[:num_nodes], minlength=len(self.rankings)
+        ).tolist()
         return [
-            np.array(sorted(offer.nodes[: num + more]), np.int32)
-            for offer, num, more in zip(self.offers, self.taken, bought, strict=True)
+            np.array(sorted(ranking.nodes[: num + more]), np.int32)
+            for ranking, num, more in zip(self.rankings, self.num_fixed, num_selected, strict=True)
         ]
 
 
-def _taken_at_once(offer: Offer, entry_price: float) -> int:
+def _num_fixed(ranking: NodeRanking, entry_price: float) -> int:
     """How many nodes of an offer, its first ones, are taken before the market opens."""
-    if not offer.is_priced:
-        return len(offer.nodes)
-    return sum(survival > entry_price for survival in offer.survivals) if offer.is_drawn else 0
+    if not ranking.is_priced:
+        return len(ranking.nodes)
+    return sum(survival > entry_price for survival in ranking.survivals) if ranking.is_drawn else 0
 
 
-def _in_one_order(offers: Sequence[Offer]) -> tuple[np.ndarray, np.ndarray]:
+def _by_survival(rankings: Sequence[NodeRanking]) -> tuple[np.ndarray, np.ndarray]:
     """Survivals of all free nodes, falling, and the offer that each belongs to.
 
     An offer's own nodes keep their order, so a prefix holds the first ones of every offer.
     """
-    free = [(index, offer) for index, offer in enumerate(offers) if offer.is_free]
-    survivals = np.array([s for _, offer in free for s in offer.survivals], np.float64)
-    sizes = [len(offer.survivals) for _, offer in free]
-    owners = np.repeat(np.array([index for index, _ in free], np.int64), sizes)
+    free = [(index, ranking) for index, ranking in enumerate(rankings) if ranking.is_free]
+    survivals = np.array([s for _, ranking in free for s in ranking.survivals], np.float64)
+    sizes = [len(ranking.survivals) for _, ranking in free]
+    sequence_indices = np.repeat(np.array([index for index, _ in free], np.int64), sizes)
     order = np.argsort(-survivals, kind="stable")
-    return survivals[order], owners[order]
+    return survivals[order], sequence_indices[order]

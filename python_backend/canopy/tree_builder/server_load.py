@@ -27,7 +27,7 @@ class LoadState(IntEnum):
 
     FRESH = 0
     STALE = 1  # the last one known; the endpoint fails
-    DEFAULT = 2  # none known, or too old: the turn's own message stands alone
+    DEFAULT = 2  # none known, or too old: the step's own message stands alone
 
 
 class BadPage(ValueError):

@@ -1,4 +1,4 @@
-"""The build stage: reads the load and the last turn, and has the trees of this one chosen."""
+"""The build stage: reads the load and the last step, and has the trees of this one chosen."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -15,17 +15,17 @@ from canopy.protocol.messages import BuildReply, BuildRequest
 from canopy.sampling import Acceptance, PolicyName
 from canopy.tree.forest import offsets_of
 from canopy.tree.policies import PolicySettings
-from canopy.tree.survival import shifted
-from canopy.tree_builder.controller import Economy, MeasuredTurn, TurnLoad
-from canopy.tree_builder.goodput import Forest, has_blocks, least_survival
+from canopy.tree.survival import correct_log_odds
+from canopy.tree_builder.controller import BudgetController, MeasuredStep, StepLoad
+from canopy.tree_builder.goodput import NodeBudget, has_blocks, least_survival
 from canopy.tree_builder.load_monitor import NOT_KNOWN, KnownLoad
-from canopy.tree_builder.selection import Offer, clear, offer_of
+from canopy.tree_builder.selection import NodeRanking, rank_nodes, select_nodes
 from canopy.tree_builder.server_load import ServerLoad
 
 logger = logging.getLogger(__name__)
 
 _NOT_MEASURED = Profile()
-_MOST_PRICES = 1024  # of a list that a reply carries
+_MAX_COSTS = 1024  # of a list that a reply carries
 _MOST_LOG_PROB = 1e-3  # 0 but for rounding
 
 
@@ -43,48 +43,50 @@ class PolicyTreeBuilder:
         self._tree = tree
         self._max_prompt_rows = max_prompt_rows
         self._sibling_rates = profile.sibling_rates
-        self._economy = Economy.of_profile(profile)
+        self._economy = BudgetController.of_profile(profile)
         self._read_load = read_load
 
     def build(self, request: BuildRequest) -> BuildReply:
         """Select nodes of every proposal. Raises ValueError for ragged fields that do not fit."""
         known = self._read_load()
-        load = self._turn_load(request, known.load)
-        economy = self._economy.observed(_measured_turn(request))
-        offers = list(offers_of(request, self._tree, self._sibling_rates, economy.shift))
-        cleared = clear(offers, economy, load)
-        self._economy = cleared.economy
+        load = self._step_load(request, known.load)
+        controller = self._economy.updated(_measured_step(request))
+        rankings = list(
+            rank_proposals(request, self._tree, self._sibling_rates, controller.log_odds_correction)
+        )
+        selection = select_nodes(rankings, controller, load)
+        self._economy = selection.controller
         return BuildReply(
-            num_selected=np.array([len(nodes) for nodes in cleared.chosen], np.int32),
-            selected=np.concatenate([np.zeros(0, np.int32), *cleared.chosen]),
+            num_selected=np.array([len(nodes) for nodes in selection.chosen], np.int32),
+            selected=np.concatenate([np.zeros(0, np.int32), *selection.chosen]),
             draft_next=np.array([self._next_draft(request, load)], np.int32),
-            theta=np.array([cleared.forest.theta], np.float32),
-            shift=np.array([economy.shift], np.float32),
-            least_survival=least_drafted(cleared.forest, economy.shift),
-            predicted_ms=np.array([cleared.economy.predicted_ms], np.float32),
+            price=np.array([selection.budget.price], np.float32),
+            log_odds_correction=np.array([controller.log_odds_correction], np.float32),
+            least_survival=least_survival_field(selection.budget, controller.log_odds_correction),
+            predicted_ms=np.array([selection.controller.predicted_ms], np.float32),
             load_state=np.array([known.state], np.int32),
-            num_failed=np.array([sum(offer is NOTHING for offer in offers)], np.int32),
-            **self._held_prices(request, load),
+            num_failed=np.array([sum(ranking is NOTHING for ranking in rankings)], np.int32),
+            **self._cached_prices(request, load),
         )
 
-    def _held_prices(self, request: BuildRequest, load: TurnLoad) -> dict[str, Any]:
-        """The fields that let the next turns do without this stage, where they may."""
+    def _cached_prices(self, request: BuildRequest, load: StepLoad) -> dict[str, Any]:
+        """The fields that let the next steps do without this stage, where they may."""
         is_calm = load.num_queued == 0 and load.num_prompt_rows == 0
-        is_known = self._economy.is_steady or not np.any(request.policies == PolicyName.PRICED)
+        is_known = self._economy.is_converged or not np.any(request.policies == PolicyName.PRICED)
         has_room = has_blocks(load.num_running, load.num_free_blocks)
-        if self._tree.hold_turns == 1 or not (is_calm and is_known and has_room):
-            return {"hold_turns": np.ones(1, np.int32)}
-        prices = self._economy.price_list(load, min(int(request.node_budgets.sum()), _MOST_PRICES))
+        if self._tree.price_ttl_steps == 1 or not (is_calm and is_known and has_room):
+            return {"price_ttl_steps": np.ones(1, np.int32)}
+        curve = self._economy.cost_curve(load, min(int(request.node_budgets.sum()), _MAX_COSTS))
         return {
-            "hold_turns": np.array([self._tree.hold_turns], np.int32),
-            "goodput": np.array([prices.goodput], np.float32),
-            "beside_ms": np.array([prices.beside_ms], np.float32),
-            "costs_ms": prices.costs_ms.astype(np.float32),
+            "price_ttl_steps": np.array([self._tree.price_ttl_steps], np.int32),
+            "goodput": np.array([curve.goodput], np.float32),
+            "non_verify_ms": np.array([curve.non_verify_ms], np.float32),
+            "costs_ms": curve.costs_ms.astype(np.float32),
         }
 
-    def _turn_load(self, request: BuildRequest, server: ServerLoad) -> TurnLoad:
-        """The turn knows best who runs; requests wait wherever somebody sees them wait."""
-        return TurnLoad(
+    def _step_load(self, request: BuildRequest, server: ServerLoad) -> StepLoad:
+        """The step knows best who runs; requests wait wherever somebody sees them wait."""
+        return StepLoad(
             num_running=max(_value(request.num_running), len(request.num_nodes), 1),
             num_waiting=max(_value(request.num_waiting), server.num_waiting),
             num_free_blocks=_value(request.num_free_blocks),
@@ -92,24 +94,27 @@ class PolicyTreeBuilder:
             verifier_queue=server.verifier_queue,
         )
 
-    def _next_draft(self, request: BuildRequest, load: TurnLoad) -> int:
+    def _next_draft(self, request: BuildRequest, load: StepLoad) -> int:
         """Who asks for a fixed policy is drafted for whether it pays or not."""
         if np.any(request.policies != PolicyName.PRICED):
             return 1
         return self._economy.next_draft(load.num_running)
 
 
-def least_drafted(forest: Forest, shift: float) -> np.ndarray:
+def least_survival_field(budget: NodeBudget, log_odds_correction: float) -> np.ndarray:
     """BuildReply.least_survival."""
-    return np.array([least_survival(forest.theta, shift)], np.float32)
+    return np.array([least_survival(budget.price, log_odds_correction)], np.float32)
 
 
-NOTHING = Offer(nodes=[], survivals=[], is_priced=False, is_drawn=False)
+NOTHING = NodeRanking(nodes=[], survivals=[], is_priced=False, is_drawn=False)
 
 
-def offers_of(
-    request: BuildRequest, tree: TreeConfig, sibling_rates: tuple[float, ...], shift: float
-) -> Iterator[Offer]:
+def rank_proposals(
+    request: BuildRequest,
+    tree: TreeConfig,
+    sibling_rates: tuple[float, ...],
+    log_odds_correction: float,
+) -> Iterator[NodeRanking]:
     """What each sequence of a request offers; NOTHING where its proposal cannot be read.
 
     Raises ValueError for ragged fields that do not fit.
@@ -117,7 +122,9 @@ def offers_of(
     offsets = offsets_of(request.num_nodes + 1)
     _check_lengths(request, int(offsets[-1]))
     request, is_readable = readable(request, offsets)
-    calibrated = shifted(request.log_probs, _global_parents(request, offsets), shift)
+    calibrated = correct_log_odds(
+        request.log_probs, _global_parents(request, offsets), log_odds_correction
+    )
     laws = (request.policies, request.node_budgets, request.acceptances)
     lists = (values.tolist() for values in (*laws, offsets[:-1], offsets[1:], is_readable))
     for policy, budget, mode, start, end, can_be_read in zip(*lists, strict=True):
@@ -127,7 +134,7 @@ def offers_of(
             continue
         name, own = PolicyName(policy), slice(start, end)
         logs = calibrated if name.is_calibrated else request.log_probs
-        yield offer_of(
+        yield rank_nodes(
             _settings(name, budget, tree, sibling_rates),
             Acceptance(mode).draws_children,
             request.parents[own],
@@ -153,18 +160,18 @@ def readable(request: BuildRequest, offsets: np.ndarray) -> tuple[BuildRequest, 
         return request, is_readable
     is_readable &= np.logical_and.reduceat(is_sound, offsets[:-1])
     bad = np.repeat(~is_readable, request.num_nodes + 1)
-    cleared = {
+    selection = {
         "parents": np.where(bad, -1, request.parents),
         "log_probs": np.where(bad, 0.0, request.log_probs),
     }
-    return replace(request, **cleared), is_readable
+    return replace(request, **selection), is_readable
 
 
 @lru_cache(maxsize=256)
 def _settings(
     name: PolicyName, budget: int, tree: TreeConfig, sibling_rates: tuple[float, ...]
 ) -> PolicySettings:
-    """Kept, since a turn asks for one per sequence."""
+    """Kept, since a step asks for one per sequence."""
     return PolicySettings.of_request(name, budget, tree, sibling_rates)
 
 
@@ -180,8 +187,8 @@ def _global_parents(request: BuildRequest, offsets: np.ndarray) -> np.ndarray:
     return np.where(request.parents < 0, -1, request.parents + starts)
 
 
-def _measured_turn(request: BuildRequest) -> MeasuredTurn:
-    return MeasuredTurn(*request.last_counts.tolist(), *request.last_times_ms.tolist())
+def _measured_step(request: BuildRequest) -> MeasuredStep:
+    return MeasuredStep(*request.last_counts.tolist(), *request.last_times_ms.tolist())
 
 
 def _value(field: np.ndarray) -> int:

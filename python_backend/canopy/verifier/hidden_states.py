@@ -6,14 +6,14 @@ from canopy.config import Deployment
 from canopy.errors import InvalidDeployment
 from canopy.model_store.folders import model_folder
 from canopy.models.block_drafter.checkpoint import drafter_folder, load_config, require_made_for
-from canopy.protocol.hidden_states import FeatureTaps
+from canopy.protocol.hidden_states import HiddenStateLayers
 
 logger = logging.getLogger(__name__)
 
 
-def drafter_taps(deployment: Deployment) -> FeatureTaps | None:
+def drafter_hidden_state_layers(deployment: Deployment) -> HiddenStateLayers | None:
     """None for a drafter without features, and for one that cannot be used with this target."""
-    if not deployment.drafter.reads_features:
+    if not deployment.drafter.reads_hidden_states:
         return None
     try:
         config = load_config(drafter_folder(deployment.drafter.model))
@@ -21,4 +21,4 @@ def drafter_taps(deployment: Deployment) -> FeatureTaps | None:
     except InvalidDeployment as error:
         logger.error("no features are taken: %s", error)
         return None
-    return FeatureTaps(config.tap_layers, config.window)
+    return HiddenStateLayers(config.aux_hidden_state_layers, config.window)

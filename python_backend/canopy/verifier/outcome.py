@@ -8,14 +8,14 @@ import numpy as np
 import torch
 
 from canopy.acceptance.acceptor import Candidate
-from canopy.acceptance.result import Verdict
-from canopy.models.step_batch import Segment, kept_states
-from canopy.protocol.hidden_states import Features
+from canopy.acceptance.result import VerificationResult
+from canopy.models.step_batch import Segment, to_float16
+from canopy.protocol.hidden_states import HiddenStates
 from canopy.protocol.messages import Finish, Status
 from canopy.text.truncation import truncate
 from canopy.tree.forest import offsets_of, split_ragged
-from canopy.verifier.scheduler import Share
-from canopy_kernels.host_to_device import send
+from canopy.verifier.scheduler import ScheduledSequence
+from canopy_kernels.host_to_device import copy_packed
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,9 @@ class Outcome:
     finish: Finish = Finish.NONE
     emitted: tuple[int, ...] = ()
     path: tuple[int, ...] = ()  # drafted nodes whose tokens were emitted
-    features: Features | None = None  # of what the sequence keeps, where a drafter reads them
+    hidden_states: HiddenStates | None = (
+        None  # of what the sequence keeps, where a drafter reads them
+    )
     reason: str = ""  # why it failed
 
     @property
@@ -37,12 +39,12 @@ class Outcome:
         return np.array(self.path[: max(len(self.emitted) - 1, 0)], np.int64)
 
 
-def candidate_of(share: Share) -> Candidate:
+def to_candidate(scheduled: ScheduledSequence) -> Candidate:
     """The tree of a share that reaches its anchor."""
-    sequence = share.offer.sequence
+    sequence = scheduled.verify_input.sequence
     return Candidate(
-        share.offer.tree,
-        share.offer.rows,
+        scheduled.verify_input.tree,
+        scheduled.verify_input.rows,
         sequence.params,
         len(sequence.token_ids),
         sequence.num_emitted,
@@ -55,23 +57,23 @@ def failed(sequence_id: int, reason: str) -> Outcome:
     return Outcome(Status.FAILED, reason=reason)
 
 
-def outcome_of(share: Share, verdict: Verdict | None) -> Outcome:
+def to_outcome(scheduled: ScheduledSequence, result: VerificationResult | None) -> Outcome:
     """The verdict, cut at the first stop."""
-    sequence, tree = share.offer.sequence, share.offer.tree
-    if not share.reaches_anchor:
+    sequence, tree = scheduled.verify_input.sequence, scheduled.verify_input.tree
+    if not scheduled.completes_prefill:
         return Outcome(Status.PREFILLING)
-    if verdict is None:
+    if result is None:
         return failed(
             sequence.id,
             "no next token can be chosen: the target's scores are no numbers"
             " or its parameters leave no token",
         )
-    emitted, finish = truncate(verdict.token_ids(tree), sequence.num_emitted, sequence.params)
-    return Outcome(Status.DECODED, finish, tuple(emitted), tuple(verdict.path[: len(emitted)]))
+    emitted, finish = truncate(result.token_ids(tree), sequence.num_emitted, sequence.params)
+    return Outcome(Status.DECODED, finish, tuple(emitted), tuple(result.path[: len(emitted)]))
 
 
 def accepted_moves(
-    shares: Sequence[Share],
+    scheduled_sequences: Sequence[ScheduledSequence],
     segments: Sequence[Segment],
     outcomes: Sequence[Outcome],
     block_size: int,
@@ -81,8 +83,8 @@ def accepted_moves(
     Sequences whose rows lie in place already are left out; the others are padded with -1.
     """
     moves = []
-    for share, segment, outcome in zip(shares, segments, outcomes, strict=True):
-        kept, first = outcome.computed, share.num_chain
+    for scheduled, segment, outcome in zip(scheduled_sequences, segments, outcomes, strict=True):
+        kept, first = outcome.computed, scheduled.num_chain_tokens
         rows = np.stack([first - 1 + kept, first + np.arange(len(kept))])
         rows = rows[:, rows[0] != rows[1]]
         if rows.size:
@@ -93,8 +95,8 @@ def accepted_moves(
     return table
 
 
-def with_features(
-    shares: Sequence[Share],
+def attach_hidden_states(
+    scheduled_sequences: Sequence[ScheduledSequence],
     segments: Sequence[Segment],
     outcomes: Sequence[Outcome],
     states: torch.Tensor,
@@ -105,18 +107,25 @@ def with_features(
     states: float32 [rows of all shares, taps, E].
     """
     kept = [
-        np.concatenate([np.arange(share.num_chain), share.num_chain - 1 + outcome.computed])
-        for share, outcome in zip(shares, outcomes, strict=True)
+        np.concatenate(
+            [
+                np.arange(scheduled.num_chain_tokens),
+                scheduled.num_chain_tokens - 1 + outcome.computed,
+            ]
+        )
+        for scheduled, outcome in zip(scheduled_sequences, outcomes, strict=True)
     ]
     starts = offsets_of(np.array([len(segment.token_ids) for segment in segments]))
     rows = [start + rows[-window:] for start, rows in zip(starts[:-1], kept, strict=True)]
-    index = send({"rows": np.concatenate(rows)}, str(states.device))["rows"]
+    index = copy_packed({"rows": np.concatenate(rows)}, str(states.device))["rows"]
     parts = split_ragged(
-        kept_states(states[index].flatten(1)), np.array([len(part) for part in rows])
+        to_float16(states[index].flatten(1)), np.array([len(part) for part in rows])
     )
     return [
         outcome
         if outcome.status is Status.FAILED
-        else replace(outcome, features=Features(share.num_committed + len(k) - len(p), p))
-        for share, outcome, k, p in zip(shares, outcomes, kept, parts, strict=True)
+        else replace(
+            outcome, hidden_states=HiddenStates(scheduled.num_committed + len(k) - len(p), p)
+        )
+        for scheduled, outcome, k, p in zip(scheduled_sequences, outcomes, kept, parts, strict=True)
     ]

@@ -30,42 +30,46 @@ class TargetSequence:
 
 
 @dataclass(frozen=True)
-class Offer:
+class VerifyInput:
     """A known sequence and the tree it brings to this step."""
 
     sequence: TargetSequence
     tree: DraftTree
     rows: list[ProposalRow]  # one per node, the anchor included
 
-    def without_nodes(self) -> "Offer":
+    def without_nodes(self) -> "VerifyInput":
         """The anchor alone."""
-        return Offer(self.sequence, DraftTree.of_anchor(self.sequence.token_ids[-1]), self.rows[:1])
+        return VerifyInput(
+            self.sequence, DraftTree.of_anchor(self.sequence.token_ids[-1]), self.rows[:1]
+        )
 
 
 @dataclass(frozen=True)
-class Share:
+class ScheduledSequence:
     """The part of a step that one sequence gets."""
 
-    offer: Offer
+    verify_input: VerifyInput
     num_committed: int
-    num_chain: int  # at least 1
+    num_chain_tokens: int  # at least 1
 
     @property
-    def reaches_anchor(self) -> bool:
-        return self.num_committed + self.num_chain == len(self.offer.sequence.token_ids)
+    def completes_prefill(self) -> bool:
+        return self.num_committed + self.num_chain_tokens == len(
+            self.verify_input.sequence.token_ids
+        )
 
     def segment(self, block_table: Sequence[int]) -> Segment:
         """The rows; those from the anchor on want logits."""
-        tree, end = self.offer.tree, self.num_committed + self.num_chain
-        chain = self.offer.sequence.token_ids[self.num_committed : end]
-        anchor_row = self.num_chain - 1
-        num_rows = self.num_chain + tree.num_nodes
+        tree, end = self.verify_input.tree, self.num_committed + self.num_chain_tokens
+        chain = self.verify_input.sequence.token_ids[self.num_committed : end]
+        anchor_row = self.num_chain_tokens - 1
+        num_rows = self.num_chain_tokens + tree.num_nodes
         return Segment(
             context_length=self.num_committed,
             block_table=block_table,
             token_ids=np.concatenate([chain, tree.token_ids[1:]]),
             parents=np.concatenate([np.arange(-1, anchor_row), anchor_row + tree.parents[1:]]),
-            logit_rows=np.arange(anchor_row if self.reaches_anchor else num_rows, num_rows),
+            logit_rows=np.arange(anchor_row if self.completes_prefill else num_rows, num_rows),
         )
 
 
@@ -73,11 +77,13 @@ class Share:
 class Schedule:
     """Shares in the order of the offers, and the ids of sequences whose blocks were taken back."""
 
-    shares: list[Share]
+    scheduled_sequences: list[ScheduledSequence]
     preempted_ids: set[int]
 
 
-def schedule(offers: Sequence[Offer], blocks: BlockManager, max_chunk_tokens: int) -> Schedule:
+def schedule(
+    verify_inputs: Sequence[VerifyInput], blocks: BlockManager, max_chunk_tokens: int
+) -> Schedule:
     """Reserve the blocks of a step; offers stand oldest first.
 
     Chains come first: when blocks run out, the youngest sequence gives up its own, at last the
@@ -85,30 +91,38 @@ def schedule(offers: Sequence[Offer], blocks: BlockManager, max_chunk_tokens: in
     a tree costs nobody its place. Prompt chunks share `max_chunk_tokens`; a sequence that gets
     nothing of it has no share.
     """
-    pending, shares, preempted_ids = deque(offers), [], set()
+    pending, scheduled_sequences, preempted_ids = deque(verify_inputs), [], set()
     num_chunk_tokens_left = max_chunk_tokens
     while pending:
-        offer = pending.popleft()
-        num_committed = blocks.num_committed(offer.sequence.id)
-        num_chain = len(offer.sequence.token_ids) - num_committed
-        if num_chain > 1:
-            num_chain = min(num_chain, num_chunk_tokens_left)
-            num_chunk_tokens_left -= num_chain
-        if num_chain == 0:
+        verify_input = pending.popleft()
+        num_committed = blocks.num_committed(verify_input.sequence.id)
+        num_chain_tokens = len(verify_input.sequence.token_ids) - num_committed
+        if num_chain_tokens > 1:
+            num_chain_tokens = min(num_chain_tokens, num_chunk_tokens_left)
+            num_chunk_tokens_left -= num_chain_tokens
+        if num_chain_tokens == 0:
             continue
-        while not blocks.reserve(offer.sequence.id, num_committed + num_chain):
-            victim_id = (pending.pop() if pending else offer).sequence.id
+        while not blocks.reserve(verify_input.sequence.id, num_committed + num_chain_tokens):
+            victim_id = (pending.pop() if pending else verify_input).sequence.id
             blocks.finish(victim_id)
             preempted_ids.add(victim_id)
-            if victim_id == offer.sequence.id:
+            if victim_id == verify_input.sequence.id:
                 break
         else:
-            shares.append(Share(offer, num_committed, num_chain))
-    return Schedule([_with_tree(share, blocks) for share in shares], preempted_ids)
+            scheduled_sequences.append(
+                ScheduledSequence(verify_input, num_committed, num_chain_tokens)
+            )
+    return Schedule(
+        [_with_tree(scheduled, blocks) for scheduled in scheduled_sequences], preempted_ids
+    )
 
 
-def _with_tree(share: Share, blocks: BlockManager) -> Share:
-    num_tokens = share.num_committed + share.num_chain + share.offer.tree.num_nodes
-    if share.reaches_anchor and blocks.reserve(share.offer.sequence.id, num_tokens):
-        return share
-    return replace(share, offer=share.offer.without_nodes())
+def _with_tree(scheduled: ScheduledSequence, blocks: BlockManager) -> ScheduledSequence:
+    num_tokens = (
+        scheduled.num_committed + scheduled.num_chain_tokens + scheduled.verify_input.tree.num_nodes
+    )
+    if scheduled.completes_prefill and blocks.reserve(
+        scheduled.verify_input.sequence.id, num_tokens
+    ):
+        return scheduled
+    return replace(scheduled, verify_input=scheduled.verify_input.without_nodes())

@@ -22,27 +22,27 @@ from canopy.kv_cache.block_manager import BlockManager
 from canopy.models.decoder import Decoder
 from canopy.models.llama.float_decoder import FloatDecoder
 from canopy.models.llama.graph_decoder import GraphDecoder
-from canopy.models.step_batch import HiddenTaps, Segment, assemble_step
+from canopy.models.step_batch import AuxHiddenStates, Segment, assemble_step
 from canopy.protocol.failures import failure_fields
-from canopy.protocol.hidden_states import FeatureTaps, reply_fields
+from canopy.protocol.hidden_states import HiddenStateLayers, reply_fields
 from canopy.protocol.messages import Status, VerifyReply, VerifyRequest
 from canopy.protocol.proposals import unpack_rows
 from canopy.protocol.sequence_updates import Started, started_sequences
 from canopy.tree import DraftTree, ProposalRow
 from canopy.tree.forest import offsets_of, split_ragged
 from canopy.verifier.admission import TargetLimits
-from canopy.verifier.hidden_states import drafter_taps
+from canopy.verifier.hidden_states import drafter_hidden_state_layers
 from canopy.verifier.outcome import (
     Outcome,
     accepted_moves,
-    candidate_of,
+    attach_hidden_states,
     failed,
-    outcome_of,
-    with_features,
+    to_candidate,
+    to_outcome,
 )
-from canopy.verifier.scheduler import Offer, Share, TargetSequence, schedule
+from canopy.verifier.scheduler import ScheduledSequence, TargetSequence, VerifyInput, schedule
 from canopy.verifier.tensor_parallel.decoder import load_target, num_threads
-from canopy_kernels.host_to_device import send
+from canopy_kernels.host_to_device import copy_packed
 
 logger = logging.getLogger(__name__)
 
@@ -51,21 +51,28 @@ PackedTree = tuple[np.ndarray, np.ndarray]  # token ids and parents
 
 def make_verifier(deployment: Deployment) -> "TargetVerifier":
     """The verifier of a deployment, with its own threads. Raises InvalidDeployment."""
-    target, limits, taps = deployment.target, deployment.limits, drafter_taps(deployment)
+    target, limits, aux_hidden_states = (
+        deployment.target,
+        deployment.limits,
+        drafter_hidden_state_layers(deployment),
+    )
     torch.set_num_threads(num_threads(target))
     decoder = load_target(target)
     if target.replays_graphs:
-        decoder = with_graphs(decoder, target.max_graph_rows, limits.max_running, taps)
-    return TargetVerifier(decoder, deployment.cache, limits.max_step_tokens, taps)
+        decoder = with_graphs(decoder, target.max_graph_rows, limits.max_running, aux_hidden_states)
+    return TargetVerifier(decoder, deployment.cache, limits.max_step_tokens, aux_hidden_states)
 
 
 def with_graphs(
-    decoder: Decoder, max_rows: int, max_sequences: int, taps: FeatureTaps | None = None
+    decoder: Decoder,
+    max_rows: int,
+    max_sequences: int,
+    aux_hidden_states: HiddenStateLayers | None = None,
 ) -> Decoder:
     """The same decoder, its steps replayed, where it can be."""
     if not isinstance(decoder, FloatDecoder):
         return decoder
-    layers = taps.layers if taps else ()
+    layers = aux_hidden_states.layers if aux_hidden_states else ()
     return GraphDecoder(decoder, min(max_rows, MAX_GRAPH_ROWS), max_sequences, layers)
 
 
@@ -82,7 +89,7 @@ class TargetVerifier:
         decoder: Decoder,
         cache: CacheConfig,
         max_step_tokens: int,
-        taps: FeatureTaps | None = None,
+        aux_hidden_states: HiddenStateLayers | None = None,
         acceptor: Acceptor | None = None,
     ) -> None:
         """taps: which hidden states replies bring; none: no drafter reads any.
@@ -93,7 +100,7 @@ class TargetVerifier:
         self._decoder = decoder
         self._cache = decoder.new_cache(cache.num_blocks, cache.block_size)
         self._max_step_tokens = max_step_tokens
-        self._taps = taps
+        self._aux_layers = aux_hidden_states
         self._acceptor = acceptor or acceptor_on(self._cache.device)
         self._limits = TargetLimits(
             decoder.config.vocab_size,
@@ -115,13 +122,15 @@ class TargetVerifier:
         if len(set(ids)) != len(ids):
             raise ValueError("a sequence is named twice")
         self._apply(request.finished_ids, started)
-        offers, outcomes = self._offers(ids, trees, rows)
-        plan = schedule(offers, self.blocks, self._max_step_tokens)
-        outcomes |= {offer.sequence.id: Outcome(Status.PREFILLING) for offer in offers}
+        verify_inputs, outcomes = self._offers(ids, trees, rows)
+        plan = schedule(verify_inputs, self.blocks, self._max_step_tokens)
+        outcomes |= {
+            verify_input.sequence.id: Outcome(Status.PREFILLING) for verify_input in verify_inputs
+        }
         for sequence_id in plan.preempted_ids:
             del self._sequences[sequence_id]
             outcomes[sequence_id] = Outcome(Status.PREEMPTED)
-        outcomes |= self._step(plan.shares)
+        outcomes |= self._step(plan.scheduled_sequences)
         return self._reply(ids, [outcomes[i] for i in ids])
 
     # Sequences come and go
@@ -130,7 +139,7 @@ class TargetVerifier:
         for sequence_id in [*finished_ids.tolist(), *started.refused]:
             self._drop(sequence_id)
         self._refused |= started.refused
-        num_spared = self._taps.num_spared_blocks if self._taps else 0
+        num_spared = self._aux_layers.num_spared_blocks if self._aux_layers else 0
         for new in started.sequences:
             self._drop(new.sequence_id)
             try:
@@ -155,9 +164,9 @@ class TargetVerifier:
 
     def _offers(
         self, ids: list[int], trees: list[PackedTree], rows: list[list[ProposalRow]]
-    ) -> tuple[list[Offer], dict[int, Outcome]]:
+    ) -> tuple[list[VerifyInput], dict[int, Outcome]]:
         """What can be verified, and the outcomes of the other sequences."""
-        offers: list[Offer] = []
+        verify_inputs: list[VerifyInput] = []
         outcomes: dict[int, Outcome] = {}
         for sequence_id, packed, tree_rows in zip(ids, trees, rows, strict=True):
             sequence = self._sequences.get(sequence_id)
@@ -171,63 +180,79 @@ class TargetVerifier:
                 try:
                     tree = DraftTree(*packed)
                     self._limits.check_tree(len(sequence.token_ids), tree, tree_rows)
-                    offers.append(Offer(sequence, tree, tree_rows))
+                    verify_inputs.append(VerifyInput(sequence, tree, tree_rows))
                 except ValueError as error:
                     outcomes[sequence_id] = failed(sequence_id, str(error))
-        return offers, outcomes
+        return verify_inputs, outcomes
 
     # The step
 
-    def _step(self, shares: Sequence[Share]) -> dict[int, Outcome]:
-        if not shares:
+    def _step(self, scheduled_sequences: Sequence[ScheduledSequence]) -> dict[int, Outcome]:
+        if not scheduled_sequences:
             return {}
-        segments = [s.segment(self.blocks.block_table(s.offer.sequence.id)) for s in shares]
-        logits, states = self._forward(segments)
-        candidates = [candidate_of(share) for share in shares if share.reaches_anchor]
-        verdicts = iter(self._acceptor.accept(candidates, logits))
-        outcomes = [
-            outcome_of(share, next(verdicts) if share.reaches_anchor else None) for share in shares
+        segments = [
+            s.segment(self.blocks.block_table(s.verify_input.sequence.id))
+            for s in scheduled_sequences
         ]
-        if self._taps:
-            outcomes = with_features(shares, segments, outcomes, states, self._taps.window)
+        logits, states = self._forward(segments)
+        candidates = [
+            to_candidate(scheduled)
+            for scheduled in scheduled_sequences
+            if scheduled.completes_prefill
+        ]
+        results = iter(self._acceptor.accept(candidates, logits))
+        outcomes = [
+            to_outcome(scheduled, next(results) if scheduled.completes_prefill else None)
+            for scheduled in scheduled_sequences
+        ]
+        if self._aux_layers:
+            outcomes = attach_hidden_states(
+                scheduled_sequences, segments, outcomes, states, self._aux_layers.window
+            )
         self._decoder.confirm()
-        self._move_accepted(shares, segments, outcomes)
-        for share, outcome in zip(shares, outcomes, strict=True):
-            self._commit(share, outcome)
-        return {s.offer.sequence.id: o for s, o in zip(shares, outcomes, strict=True)}
+        self._move_accepted(scheduled_sequences, segments, outcomes)
+        for scheduled, outcome in zip(scheduled_sequences, outcomes, strict=True):
+            self._commit(scheduled, outcome)
+        return {
+            s.verify_input.sequence.id: o
+            for s, o in zip(scheduled_sequences, outcomes, strict=True)
+        }
 
     def _forward(self, segments: Sequence[Segment]) -> tuple[torch.Tensor, torch.Tensor]:
         """float32 [L, V] logits and float32 [T, taps, E] states, on the model's device."""
         batch = assemble_step(segments, self.blocks.block_size)
-        layers = self._taps.layers if self._taps else ()
+        layers = self._aux_layers.layers if self._aux_layers else ()
         width, device = self._decoder.config.hidden_size if layers else 0, str(self._cache.device)
-        taps = HiddenTaps.of(layers, batch, width, device)
-        logits = self._decoder.forward(batch, self._cache, taps if layers else None)
-        return logits, taps.states
+        aux_hidden_states = AuxHiddenStates.of(layers, batch, width, device)
+        logits = self._decoder.forward(batch, self._cache, aux_hidden_states if layers else None)
+        return logits, aux_hidden_states.states
 
     def _move_accepted(
-        self, shares: Sequence[Share], segments: Sequence[Segment], outcomes: Sequence[Outcome]
+        self,
+        scheduled_sequences: Sequence[ScheduledSequence],
+        segments: Sequence[Segment],
+        outcomes: Sequence[Outcome],
     ) -> None:
         """Close up the accepted path behind the anchor; the last emitted token is not computed."""
-        table = accepted_moves(shares, segments, outcomes, self.blocks.block_size)
+        table = accepted_moves(scheduled_sequences, segments, outcomes, self.blocks.block_size)
         if not table.size:
             return
-        sent = send({"moves": table}, str(self._cache.device))["moves"]
+        sent = copy_packed({"moves": table}, str(self._cache.device))["moves"]
         self._cache.move(sent[0], sent[1])
 
-    def _commit(self, share: Share, outcome: Outcome) -> None:
-        sequence = share.offer.sequence
+    def _commit(self, scheduled: ScheduledSequence, outcome: Outcome) -> None:
+        sequence = scheduled.verify_input.sequence
         if outcome.status is not Status.FAILED:
             sequence.token_ids += outcome.emitted
             sequence.num_emitted += len(outcome.emitted)
-            num_computed = share.num_chain + max(len(outcome.emitted) - 1, 0)
-            first = share.num_committed
+            num_computed = scheduled.num_chain_tokens + max(len(outcome.emitted) - 1, 0)
+            first = scheduled.num_committed
             self.blocks.commit(sequence.id, sequence.token_ids[first : first + num_computed])
         self.blocks.release_scratch(sequence.id)
 
     def _reply(self, ids: Sequence[int], outcomes: Sequence[Outcome]) -> VerifyReply:
         cached = [self._sequences[i].num_cached_tokens if i in self._sequences else 0 for i in ids]
-        window = self._taps.window if self._taps else 0
+        window = self._aux_layers.window if self._aux_layers else 0
         return VerifyReply(
             status=np.array([o.status for o in outcomes], np.int32),
             finish=np.array([o.finish for o in outcomes], np.int32),
@@ -238,7 +263,7 @@ class TargetVerifier:
             num_free_blocks=np.array([self.blocks.num_free], np.int32),
             num_used_blocks=np.array([self.blocks.num_used], np.int32),
             **failure_fields([o.reason for o in outcomes]),
-            **reply_fields([o.features for o in outcomes], window),
+            **reply_fields([o.hidden_states for o in outcomes], window),
         )
 
 

@@ -1,4 +1,4 @@
-"""Heads are recognised by their folder; what does not fit is refused by its name."""
+"""Heads are recognized by their folder; what does not fit is refused by its name."""
 
 import dataclasses
 import json
@@ -27,7 +27,7 @@ LAYERS = "transformer_layer_config"
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_layouts_are_recognised(name):
+def test_layouts_are_recognized(name):
     assert TargetShape.of(ModelConfig.from_folder(target_of(name))) == TARGET
     assert is_draft_head(GOLDEN / name)
     config = read_head_config(GOLDEN / name, TARGET)

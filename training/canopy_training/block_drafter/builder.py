@@ -10,7 +10,7 @@ from canopy.models.block_drafter.checkpoint import drafter_config, new_drafter
 from canopy.models.block_drafter.network import BlockDrafter
 from canopy.models.config import ModelConfig
 from canopy.text.tokenizer import Tokenizer
-from canopy_training.block_drafter.data import draft_vocabulary, prompt_counts, tap_scales
+from canopy_training.block_drafter.data import aux_layer_scales, draft_vocabulary, prompt_counts
 from canopy_training.block_drafter.trainer import DrafterTraining, TrainingSettings
 from canopy_training.corpus.corpus import Corpus
 from canopy_training.loop.course import run_to_the_end
@@ -37,8 +37,10 @@ def untrained_drafter(
     if plan.prompts is not None:
         counts = prompt_counts(plan.prompts, Tokenizer(target_folder), vocab_size)
     draft_ids = torch.from_numpy(draft_vocabulary(corpus, size, counts))
-    scales = torch.from_numpy(tap_scales(corpus))
-    config = drafter_config(target_folder, size, corpus.manifest.tap_layers, plan.num_layers)
+    scales = torch.from_numpy(aux_layer_scales(corpus))
+    config = drafter_config(
+        target_folder, size, corpus.manifest.aux_hidden_state_layers, plan.num_layers
+    )
     torch.manual_seed(seed)
     return new_drafter(target_folder, config, draft_ids, scales, plan.dropout)
 

@@ -118,7 +118,7 @@ def mix(
     """
     import torch
 
-    from canopy.drafter.block.combined_weights import save_joint_weights
+    from canopy.drafter.block.combined_weights import save_combined_weights
     from canopy.drafter.lookup.ngram_store import NgramStore, vocabulary_digest
     from canopy.model_store.assets import ngram_store_path
     from canopy.model_store.folders import model_folder
@@ -132,8 +132,8 @@ def mix(
     target, path = model_folder(model), ngram_store_path(ngrams)
     store = NgramStore.open(path, vocabulary_digest(target)) if path else NgramStore.empty()
     drafting = drafting_with(load_drafter(drafter, target), candidates)
-    check, weights = fit_and_check(Corpus(corpus), store.grams, max_match, drafting)
-    save_joint_weights(weights, drafter)
+    check, weights = fit_and_check(Corpus(corpus), store.ngrams, max_match, drafting)
+    save_combined_weights(weights, drafter)
     typer.echo(reliability_table(check))
     if plot:
         write_plot(check, plot)

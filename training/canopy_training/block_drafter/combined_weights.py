@@ -10,14 +10,14 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from canopy.drafter.block.distributions import BlockConditionals, Copied
+from canopy.drafter.block.distributions import BlockDistributions, Copied
 from canopy.drafter.block.markov_head import markov_head
 from canopy.drafter.block.source import drafted_by
 from canopy.models.block_drafter.int8_runner import Int8BlockRunner
 from canopy.models.block_drafter.network import BlockDrafter, BlockDrafterConfig
 from canopy.models.block_drafter.runner import BlockInputs, BlockRows, BlockRunner
 from canopy_kernels.ngram.candidates import Drafted
-from canopy_kernels.ngram.prompt_lookup import copied_tokens
+from canopy_kernels.ngram.prompt_lookup import prompt_lookup
 from canopy_training.corpus.corpus import Answer
 from canopy_training.lookup.survival import Drafting, anchor_places
 
@@ -35,12 +35,12 @@ def drafting_with(drafter: BlockDrafter, num_candidates: int) -> Drafting:
         places = [place for place, _ in anchor_places(len(answer.prompt_ids), len(tokens))]
         rows = _rows(runner, embedding, answer, np.array(places) - 1, drafter.config)
         laws = {
-            place: BlockConditionals(
+            place: BlockDistributions(
                 BlockRows(logits, codes),
                 head,
                 int(tokens[place - 1]),
                 num_candidates,
-                copied=Copied(*copied_tokens(tokens[:place], drafter.config.block_size)),
+                copied=Copied(*prompt_lookup(tokens[:place], drafter.config.block_size)),
             )
             for place, logits, codes in zip(places, *rows, strict=True)
         }
@@ -61,12 +61,12 @@ def _rows(
     config: BlockDrafterConfig,
 ) -> BlockRows:
     """Of anchors at int64 [n] places, 1 or more."""
-    features = np.array(answer.features)
+    features = np.array(answer.hidden_states)
     vectors, key_values = runner.encode(
         features.reshape(len(features), -1), np.arange(len(features))
     )
     tokens = answer.token_ids.astype(np.int64)
-    copies = {a: copied_tokens(tokens[: a + 1], config.block_size) for a in anchors.tolist()}
+    copies = {a: prompt_lookup(tokens[: a + 1], config.block_size) for a in anchors.tolist()}
     parts = []
     for some in np.split(anchors, range(_PASS, len(anchors), _PASS)):
         lengths = np.minimum(some, config.window)

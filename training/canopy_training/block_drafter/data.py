@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from canopy.text.tokenizer import Tokenizer
-from canopy_kernels.ngram.prompt_lookup import copied_tokens
+from canopy_kernels.ngram.prompt_lookup import prompt_lookup
 from canopy_training.corpus.corpus import Answer, Corpus
 
 PROMPT_WEIGHT = 0.1  # of a prompt's token in the choice of the draft vocabulary, an answer's is 1
@@ -27,7 +27,7 @@ _SCALE_SAMPLE = 64  # answers read for the taps' scales
 class DrafterBatch:
     """S sequences, L positions, A anchors each, K rows a block, T target tokens a row."""
 
-    features: torch.Tensor  # float16 [S, L, taps * E]
+    hidden_states: torch.Tensor  # float16 [S, L, taps * E]
     positions: torch.Tensor  # int64 [S, L]
     anchors: torch.Tensor  # int64 [S, A] index of the anchor in L, at least 1
     parent_ids: torch.Tensor  # int64 [S, A, K] target ids; [..., 0] is the anchor's
@@ -71,12 +71,12 @@ def prompt_counts(prompts: Path, tokenizer: Tokenizer, vocab_size: int) -> np.nd
     return counts
 
 
-def tap_scales(corpus: Corpus) -> np.ndarray:
+def aux_layer_scales(corpus: Corpus) -> np.ndarray:
     """float32 [taps]: root mean square of each tap; an answer's first position is left out."""
     squares = [
-        np.square(corpus[index].features[1:].astype(np.float32)).mean(axis=(0, 2))
+        np.square(corpus[index].hidden_states[1:].astype(np.float32)).mean(axis=(0, 2))
         for index in range(min(len(corpus), _SCALE_SAMPLE))
-        if len(corpus[index].features) > 1
+        if len(corpus[index].hidden_states) > 1
     ]
     return np.sqrt(np.mean(squares, axis=0)).astype(np.float32)
 
@@ -98,9 +98,9 @@ class Batches:
     ) -> DrafterBatch:
         """A batch; row k of a block is kept with probability exp(-decay * k)."""
         parts = [self._part(answer, num_anchors, generator, decay) for answer in answers]
-        length = max(len(part["features"]) for part in parts)
+        length = max(len(part["hidden_states"]) for part in parts)
         for part in parts:
-            for name in ("features", "positions"):
+            for name in ("hidden_states", "positions"):
                 gap = [(0, length - len(part[name])), *[(0, 0)] * (part[name].ndim - 1)]
                 part[name] = np.pad(part[name], gap)
         return DrafterBatch(
@@ -121,12 +121,12 @@ class Batches:
         draft_ids = self._draft_of[np.asarray(answer.top_ids)[label]]
         probs = np.exp(np.asarray(answer.top_log_probs)[label].astype(np.float32))
         wanted = generator.random(index.shape) < np.exp(-decay * rows)
-        features = np.asarray(answer.features[first:])
+        hidden_states = np.asarray(answer.hidden_states[first:])
         token_ids = answer.token_ids.astype(np.int64)
-        copies = [copied_tokens(token_ids[: a + 1], self._block_size) for a in anchors.tolist()]
+        copies = [prompt_lookup(token_ids[: a + 1], self._block_size) for a in anchors.tolist()]
         return {
-            "features": features.reshape(len(features), -1),
-            "positions": first + np.arange(len(features)),
+            "hidden_states": hidden_states.reshape(len(hidden_states), -1),
+            "positions": first + np.arange(len(hidden_states)),
             "anchors": anchors - first,
             "parent_ids": token_ids[parents],
             "label_ids": np.maximum(draft_ids, 0),

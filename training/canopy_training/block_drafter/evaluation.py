@@ -1,7 +1,7 @@
 """Acceptance of a block drafter on held-out answers, without a server.
 
 Positions are those of the answers that the target wrote; a drafted path is accepted as far as it
-is the answer. What is read is what the draft stage would read, `BlockConditionals`.
+is the answer. What is read is what the draft stage would read, `BlockDistributions`.
 """
 
 import heapq
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from canopy.drafter.block.distributions import BlockConditionals, Copied
+from canopy.drafter.block.distributions import BlockDistributions, Copied
 from canopy.drafter.block.markov_head import markov_head
 from canopy.models.block_drafter.network import BlockDrafter
 from canopy.models.block_drafter.runner import BlockRows
@@ -62,11 +62,11 @@ def evaluate(
         ):
             rows, anchor, path = BlockRows(*of_rows), int(parents[0]), parents[1:].tolist()
             copied = Copied(int(length), following)
-            laws = BlockConditionals(rows, markov, anchor, num_candidates, copied=copied)
+            laws = BlockDistributions(rows, markov, anchor, num_candidates, copied=copied)
             best = np.array([laws.after(path[:k], 1)[0][0] for k in range(len(parents))])
             hits = (best == tokens) & exists
             right.append(hits)
-            marginals = BlockConditionals(rows, off, anchor, num_candidates)
+            marginals = BlockDistributions(rows, off, anchor, num_candidates)
             lengths.append(_lengths(laws, marginals, tokens, hits))
     chain, tree8, tree16, marginal16 = (1.0 + np.mean(lengths, axis=0)).tolist()
     accuracy = tuple(np.mean(right, axis=0).tolist())
@@ -74,7 +74,7 @@ def evaluate(
 
 
 def _lengths(
-    laws: BlockConditionals, marginals: BlockConditionals, tokens: np.ndarray, hits: np.ndarray
+    laws: BlockDistributions, marginals: BlockDistributions, tokens: np.ndarray, hits: np.ndarray
 ) -> tuple[int, int, int, int]:
     """Accepted nodes of the chain, the trees of 8 and 16, and the tree of 16 on marginals."""
     chain = int(np.cumprod(hits).sum())
@@ -83,7 +83,7 @@ def _lengths(
     return chain, tree8, tree16, flat16
 
 
-def grown_paths(laws: BlockConditionals, num_nodes: int) -> list[tuple[int, ...]]:
+def grown_paths(laws: BlockDistributions, num_nodes: int) -> list[tuple[int, ...]]:
     """The most probable paths, most probable first; parents stand before their children."""
     frontier: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     paths: list[tuple[int, ...]] = []

@@ -35,12 +35,12 @@ def export_drafter(drafter: BlockDrafter, folder: Path, is_int8: bool = True) ->
         path = Path(scratch) / BLOCK_GRAPH if is_int8 else folder / BLOCK_GRAPH
         _write_block(drafter, config, path)
         if is_int8:
-            _quantise(path, folder / BLOCK_GRAPH)
+            _quantize(path, folder / BLOCK_GRAPH)
 
 
 def _write_context(drafter: BlockDrafter, config: BlockDrafterConfig, path: Path) -> None:
-    example = torch.randn(3, config.feature_size), torch.arange(3)
-    names = ["features", "positions"]
+    example = torch.randn(3, config.hidden_states_size), torch.arange(3)
+    names = ["hidden_states", "positions"]
     outputs = ["vectors", "key_values"]
     _export(ContextGraph(drafter), example, path, names, outputs, {n: {0: "n"} for n in names})
 
@@ -85,7 +85,7 @@ def _export(
         )
 
 
-def _quantise(source: Path, destination: Path) -> None:
+def _quantize(source: Path, destination: Path) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     quantize_dynamic(

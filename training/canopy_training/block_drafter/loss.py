@@ -1,6 +1,7 @@
 """What the block drafter is asked for: the target's own law at every row.
 
-    loss = (1 - HARD) * cross entropy with the target's top-k law + HARD * that of its best token
+    loss = (1 - w) * cross entropy with the target's top-k distribution
+           + w * cross entropy with its most probable token        w = ARGMAX_LOSS_WEIGHT
 
 The first term is dense: several tokens with their weights, where an answer holds but one.
 """
@@ -11,14 +12,14 @@ import torch.nn.functional as F  # noqa: N812
 from canopy.models.block_drafter.network import BlockDrafter
 from canopy_training.block_drafter.data import DrafterBatch
 
-HARD = 0.3
+ARGMAX_LOSS_WEIGHT = 0.3
 
 
 def decoded_rows(drafter: BlockDrafter, batch: DrafterBatch) -> torch.Tensor:
     """What the head reads, [S, A, K, E]: all anchors of a sequence in one pass."""
     config = drafter.config
     num_sequences, num_anchors = batch.anchors.shape
-    context = drafter.encode(batch.features, batch.positions)
+    context = drafter.encode(batch.hidden_states, batch.positions)
     last = (batch.anchors - 1).unsqueeze(-1).expand(-1, -1, config.hidden_size)
     anchors = F.embedding(batch.parent_ids[..., 0], drafter.embedding)
     copied = F.embedding(batch.copied_ids, drafter.embedding)
@@ -55,7 +56,7 @@ def distillation_loss(
     log_probs = logits.gather(1, label_ids) - logits.logsumexp(dim=1, keepdim=True)
     soft = -(probs * log_probs).sum(dim=1)
     hard = -log_probs[:, 0] * (probs[:, 0] > 0)
-    return ((1.0 - HARD) * soft + HARD * hard).mean()
+    return ((1.0 - ARGMAX_LOSS_WEIGHT) * soft + ARGMAX_LOSS_WEIGHT * hard).mean()
 
 
 def kept_logits(drafter: BlockDrafter, batch: DrafterBatch, head: torch.Tensor) -> torch.Tensor:

@@ -49,7 +49,7 @@ class CorpusPlan:
     shard_size: int = 200
 
 
-def tap_layers_of(num_layers: int) -> tuple[int, ...]:
+def aux_layers_of(num_layers: int) -> tuple[int, ...]:
     """Numbers of layers after which hidden states are taken, ascending."""
     return tuple(sorted({min(round(share * num_layers), num_layers - 1) for share in TAP_SHARES}))
 
@@ -66,7 +66,7 @@ def manifest_of(plan: CorpusPlan, target: TargetConfig) -> Manifest:
         temperature=plan.temperature,
         max_tokens=plan.max_tokens,
         max_prompt_tokens=plan.max_prompt_tokens,
-        tap_layers=tap_layers_of(config.num_layers),
+        aux_hidden_state_layers=aux_layers_of(config.num_layers),
         num_top=plan.num_top,
         shard_size=plan.shard_size,
     )
@@ -100,7 +100,7 @@ def _answer_what_is_missing(
     done = set(complete_shards(folder))
     on_answers(len(done) * plan.shard_size, 0)
     source = model_folder(target.model)
-    keeping = Keeping(manifest.tap_layers, plan.num_top)
+    keeping = Keeping(manifest.aux_hidden_state_layers, plan.num_top)
     length = plan.max_prompt_tokens + plan.max_tokens
     decoder = load_decoder(source, target.dtype, target.device)
     answering = Answering(decoder, plan.batch, length, keeping)

@@ -46,7 +46,7 @@ class Manifest:
     temperature: float  # of the sampled answers
     max_tokens: int
     max_prompt_tokens: int
-    tap_layers: tuple[int, ...]
+    aux_hidden_state_layers: tuple[int, ...]
     num_top: int
     shard_size: int
     format: int = FORMAT
@@ -68,7 +68,9 @@ class Manifest:
         """Raises InvalidCorpus."""
         try:
             fields = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-            manifest = Manifest(**fields | {"tap_layers": tuple(fields["tap_layers"])})
+            manifest = Manifest(
+                **fields | {"aux_hidden_state_layers": tuple(fields["aux_hidden_state_layers"])}
+            )
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise InvalidCorpus(f"{folder} is no corpus: {error}") from error
         if manifest.format != FORMAT:
@@ -84,7 +86,7 @@ class Answer:
     is_sampled: bool
     prompt_ids: np.ndarray  # int32 [P]
     answer_ids: np.ndarray  # int32 [A]
-    features: np.ndarray  # float16 [P + A - 1, taps, E]
+    hidden_states: np.ndarray  # float16 [P + A - 1, taps, E]
     top_ids: np.ndarray  # int32 [A, K]
     top_log_probs: np.ndarray  # float16 [A, K]
 
@@ -121,7 +123,7 @@ def write_shard(folder: Path, index: int, answers: Sequence[Answer]) -> None:
     arrays = {
         "answers": np.array(records, np.int64),
         "token_ids": np.concatenate([a.token_ids for a in answers]),
-        "features": np.concatenate([a.features for a in answers]),
+        "hidden_states": np.concatenate([a.hidden_states for a in answers]),
         "top_ids": np.concatenate([a.top_ids for a in answers]),
         "top_log_probs": np.concatenate([a.top_log_probs for a in answers]),
     }
@@ -166,7 +168,9 @@ class Corpus(Sequence[Answer]):
             is_sampled=bool(is_sampled),
             prompt_ids=token_ids[:num_prompt],
             answer_ids=token_ids[num_prompt:],
-            features=arrays["features"][computed : computed + num_prompt + num_answer - 1],
+            hidden_states=arrays["hidden_states"][
+                computed : computed + num_prompt + num_answer - 1
+            ],
             top_ids=arrays["top_ids"][row : row + num_answer],
             top_log_probs=arrays["top_log_probs"][row : row + num_answer],
         )
@@ -187,5 +191,5 @@ def _records(folder: Path, index: int) -> np.ndarray:
 
 @lru_cache(maxsize=_OPEN_SHARDS)
 def _arrays(shard: Path) -> dict[str, np.ndarray]:
-    names = ("token_ids", "features", "top_ids", "top_log_probs")
+    names = ("token_ids", "hidden_states", "top_ids", "top_log_probs")
     return {name: np.load(shard / f"{name}.npy", mmap_mode="r") for name in names}

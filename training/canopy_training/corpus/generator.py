@@ -15,7 +15,7 @@ import torch
 
 from canopy.acceptance import accept
 from canopy.models.decoder import Decoder
-from canopy.models.step_batch import HiddenTaps, Segment, assemble_step, kept_states
+from canopy.models.step_batch import AuxHiddenStates, Segment, assemble_step, to_float16
 from canopy.sampling import SamplingParams
 from canopy.tree import DraftTree, ProposalRow
 from canopy_training.corpus.corpus import Answer
@@ -36,7 +36,7 @@ class Question:
 class Keeping:
     """What is kept of every position."""
 
-    tap_layers: tuple[int, ...]
+    aux_hidden_state_layers: tuple[int, ...]
     num_top: int
 
 
@@ -45,7 +45,7 @@ class _Place:
     block_table: list[int]
     question: Question
     answer_ids: list[int] = field(default_factory=list)
-    features: list[np.ndarray] = field(default_factory=list)
+    hidden_states: list[np.ndarray] = field(default_factory=list)
     top_ids: list[np.ndarray] = field(default_factory=list)
     top_log_probs: list[np.ndarray] = field(default_factory=list)
 
@@ -58,7 +58,7 @@ class _Place:
         return Segment(context_length, self.block_table, rows, chain, np.array([len(rows) - 1]))
 
     def take(self, states: np.ndarray, top: tuple[np.ndarray, np.ndarray], token: int) -> None:
-        self.features.append(states)
+        self.hidden_states.append(states)
         self.top_ids.append(top[0])
         self.top_log_probs.append(top[1])
         self.answer_ids.append(token)
@@ -75,7 +75,7 @@ class _Place:
             is_sampled=self.question.params.temperature > 0.0,
             prompt_ids=self.question.token_ids.astype(np.int32),
             answer_ids=np.array(self.answer_ids, np.int32),
-            features=np.concatenate(self.features),
+            hidden_states=np.concatenate(self.hidden_states),
             top_ids=np.stack(self.top_ids),
             top_log_probs=np.stack(self.top_log_probs),
         )
@@ -112,11 +112,13 @@ class Answering:
         segments = [place.segment() for place in places]
         batch = assemble_step(segments, BLOCK_SIZE, str(self._cache.device))
         hidden_size = self._decoder.config.hidden_size
-        taps = HiddenTaps.of(self._keeping.tap_layers, batch, hidden_size)
-        logits = self._decoder.forward(batch, self._cache, taps)
+        aux_hidden_states = AuxHiddenStates.of(
+            self._keeping.aux_hidden_state_layers, batch, hidden_size
+        )
+        logits = self._decoder.forward(batch, self._cache, aux_hidden_states)
         log_probs, ids = torch.topk(torch.log_softmax(logits, dim=-1), self._keeping.num_top)
         top = ids.int().cpu().numpy(), log_probs.half().cpu().numpy()
-        states = kept_states(taps.states)
+        states = to_float16(aux_hidden_states.states)
         rows, starts = logits.cpu().numpy(), pairwise(batch.row_starts.tolist())
         for index, (place, (first, end)) in enumerate(zip(places, starts, strict=True)):
             token = _next_token(rows[index], place)

@@ -31,8 +31,8 @@ def ngrams(
     further = further_texts(prompts, answers, Tokenizer(target)) if prompts else ()
     store = write_store(answers, out, vocabulary_digest(target), further)
     typer.echo(
-        f"{answers.num_answer_tokens} answer tokens: {len(store.grams.keys)} contexts, "
-        f"{len(store.grams.follower_ids)} followers, {out.stat().st_size / 1e6:.1f} MB in {out}"
+        f"{answers.num_answer_tokens} answer tokens: {len(store.ngrams.keys)} contexts, "
+        f"{len(store.ngrams.follower_ids)} followers, {out.stat().st_size / 1e6:.1f} MB in {out}"
     )
 
 
@@ -56,7 +56,7 @@ def survival(
     from canopy_training.lookup.survival import fit_and_check
 
     vocabulary = vocabulary_digest(model_folder(model))
-    grams = NgramStore.open_without_weights(ngrams, vocabulary).grams
+    grams = NgramStore.open_without_weights(ngrams, vocabulary).ngrams
     check, weights = fit_and_check(Corpus(corpus), grams, max_match)
     typer.echo(reliability_table(check))
     NgramStore(grams, weights).save(ngrams, vocabulary)

@@ -17,7 +17,7 @@ from canopy.text.tokenizer import Tokenizer
 from canopy_kernels.ngram.candidates import LONGEST_GRAM
 from canopy_kernels.ngram.ngram_table import (
     ANSWER_WEIGHT,
-    GramTable,
+    NgramTable,
     context_keys,
     counted_pairs,
     frozen,
@@ -36,7 +36,7 @@ def is_held_out(number: int) -> bool:
     return number // 2 % _FOLD == _FOLD - 1
 
 
-def count(answers: Iterable[Answer], further: Sequence[np.ndarray] = ()) -> GramTable:
+def count(answers: Iterable[Answer], further: Sequence[np.ndarray] = ()) -> NgramTable:
     """The table of all answers, and of further texts, int32 token ids each."""
     texts = [(answer.token_ids, len(answer.prompt_ids)) for answer in answers]
     return _joined([_counted(texts, further, n) for n in range(1, LONGEST_GRAM + 1)])
@@ -66,7 +66,7 @@ def write_store(
 
 def _counted(
     texts: Sequence[tuple[np.ndarray, int]], further: Sequence[np.ndarray], n: int
-) -> GramTable:
+) -> NgramTable:
     """Of contexts of n tokens. texts: token ids, and how many of them are the prompt's."""
     own = [text[first - n :] for text, first in texts if first >= n]
     others = [text for text in further if len(text) > n] if n <= LONGEST_FURTHER else []
@@ -81,7 +81,7 @@ def _counted(
     return ranked_grams(known[kept], after[kept], sums[kept], least_total)
 
 
-def _joined(parts: Sequence[GramTable]) -> GramTable:
+def _joined(parts: Sequence[NgramTable]) -> NgramTable:
     """One table, its contexts in the order of their keys."""
     keys = np.concatenate([part.keys for part in parts])
     order = np.argsort(keys, kind="stable")
@@ -94,11 +94,11 @@ def _joined(parts: Sequence[GramTable]) -> GramTable:
         np.concatenate([getattr(part, name) for part in parts])
         for name in ("follower_ids", "follower_counts", "totals")
     )
-    grams = GramTable(
+    ngrams = NgramTable(
         keys[order],
         starts.astype(np.int32),
         totals[order].astype(np.int32),
         narrowed(follower_ids[moved]),
         narrowed(counts[moved]),
     )
-    return frozen(grams)
+    return frozen(ngrams)

@@ -15,7 +15,7 @@ import numpy as np
 from canopy.drafter.lookup.suffix_index import SuffixIndex
 from canopy_kernels.ngram.candidates import LONGEST_GRAM, LONGEST_MATCH, Drafted, nothing_drafted
 from canopy_kernels.ngram.continuations import NUM_FEATURES, candidate_features
-from canopy_kernels.ngram.ngram_table import GramTable
+from canopy_kernels.ngram.ngram_table import NgramTable
 from canopy_training.corpus.corpus import Answer, Corpus, InvalidCorpus
 from canopy_training.lookup.ngrams import is_held_out
 from canopy_training.lookup.reliability import Check
@@ -47,7 +47,7 @@ class Examples:
 
 def gather(
     answers: Iterable[Answer],
-    grams: GramTable,
+    ngrams: NgramTable,
     max_match: int,
     min_match: int = 1,
     drafting: Drafting | None = None,
@@ -59,7 +59,7 @@ def gather(
     features, nodes, accepted, depths = [], [], [], []
     num_nodes = 0
     for answer in answers:
-        for token_ids, rows, token, depth in _nodes(answer, grams, max_match, min_match, drafting):
+        for token_ids, rows, token, depth in _nodes(answer, ngrams, max_match, min_match, drafting):
             if len(token_ids):
                 features.append(rows)
                 nodes.append(np.full(len(rows), num_nodes))
@@ -73,7 +73,7 @@ def gather(
 
 
 def _nodes(
-    answer: Answer, grams: GramTable, max_match: int, min_match: int, drafting: Drafting | None
+    answer: Answer, ngrams: NgramTable, max_match: int, min_match: int, drafting: Drafting | None
 ) -> Iterator[tuple[np.ndarray, np.ndarray, int, int]]:
     """(candidates, features, token that came, depth) of one answer's positions.
 
@@ -90,7 +90,7 @@ def _nodes(
                 continue
             suffix = index.suffix(path, _SUFFIX)
             token_ids, rows = candidate_features(
-                index.table, grams, found, suffix, depth, min_match
+                index.table, ngrams, found, suffix, depth, min_match
             )
             yield token_ids, rows, text[place + depth - 1], depth
 
@@ -110,7 +110,7 @@ def fit(examples: Examples) -> np.ndarray:
     weights, loss = np.zeros(NUM_FEATURES), np.inf
     step = np.zeros(NUM_FEATURES)
     for _ in range(_NEWTON_STEPS):
-        tried = _penalised_loss(examples, weights + step)
+        tried = _penalized_loss(examples, weights + step)
         if tried > loss:
             step = step / 2.0
             continue
@@ -131,7 +131,7 @@ def _newton_step(examples: Examples, weights: np.ndarray) -> np.ndarray:
     return -np.linalg.solve(curvature + _RIDGE * np.eye(NUM_FEATURES), gradient)
 
 
-def _penalised_loss(examples: Examples, weights: np.ndarray) -> float:
+def _penalized_loss(examples: Examples, weights: np.ndarray) -> float:
     return examples.num_nodes * log_loss(examples, weights) + _RIDGE / 2.0 * weights @ weights
 
 
@@ -154,7 +154,7 @@ def log_loss(examples: Examples, weights: np.ndarray) -> float:
 
 
 def fit_and_check(
-    corpus: Corpus, grams: GramTable, max_match: int, drafting: Drafting | None = None
+    corpus: Corpus, ngrams: NgramTable, max_match: int, drafting: Drafting | None = None
 ) -> tuple[Check, np.ndarray]:
     """Weights of all held-out answers, and how well those of one half foretell the other.
 
@@ -164,7 +164,7 @@ def fit_and_check(
     halves = [
         gather(
             (a for a in held_out if a.number // 2 // 10 % 2 == half),
-            grams,
+            ngrams,
             max_match,
             drafting=drafting,
         )

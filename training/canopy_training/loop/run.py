@@ -107,7 +107,7 @@ class TrainingRun(ABC):
 
     def use(self, answers: Sequence[Answer]) -> None:
         """Train on these from the next step on, and evaluate on the held-out ones among them."""
-        usable = [i for i, answer in enumerate(answers) if len(answer.features) > 1]
+        usable = [i for i, answer in enumerate(answers) if len(answer.hidden_states) > 1]
         self._answers = answers
         self._train = [i for i in usable if not is_held_out(answers[i].number)]
         held_out = [i for i in usable if is_held_out(answers[i].number)]

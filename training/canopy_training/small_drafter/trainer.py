@@ -1,6 +1,7 @@
 """Trains a small autoregressive drafter on the target's answers.
 
-    loss = (1 - HARD) * cross entropy with the target's top-k law + HARD * that of its best token
+    loss = (1 - w) * cross entropy with the target's top-k distribution
+           + w * cross entropy with its most probable token        w = ARGMAX_LOSS_WEIGHT
 
 at every token of an answer. The sum over the vocabulary is taken over the tokens that answers use
 most, those asked for in this step, and a sample of all others that is weighed up to their number;
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from canopy_training.block_drafter.loss import HARD
+from canopy_training.block_drafter.loss import ARGMAX_LOSS_WEIGHT
 from canopy_training.corpus.corpus import Answer
 from canopy_training.loop.run import Schedule, TrainingRun
 from canopy_training.small_drafter.evaluation import evaluate_small
@@ -100,7 +101,7 @@ def small_loss(model: Any, batch: SmallBatch, scored: Scored) -> torch.Tensor:
     total = (logits + scored.log_weights).logsumexp(dim=1, keepdim=True)
     log_probs = logits.gather(1, scored.columns[batch.label_ids]) - total
     soft = -(batch.label_probs * log_probs).sum(dim=1)
-    return ((1.0 - HARD) * soft - HARD * log_probs[:, 0]).mean()
+    return ((1.0 - ARGMAX_LOSS_WEIGHT) * soft - ARGMAX_LOSS_WEIGHT * log_probs[:, 0]).mean()
 
 
 def frequent_tokens(answers: Sequence[Answer], vocab_size: int, num: int) -> np.ndarray:

@@ -10,7 +10,7 @@ from canopy.models.block_drafter.checkpoint import SURVIVAL_FILE, write_drafter_
 from canopy_kernels.ngram.continuations import FEATURES
 
 
-def load_joint_weights(folder: Path) -> np.ndarray | None:
+def load_combined_weights(folder: Path) -> np.ndarray | None:
     """float64 [features], or none where none were fitted. Raises InvalidDeployment."""
     path = folder / SURVIVAL_FILE
     if not path.is_file():
@@ -25,7 +25,7 @@ def load_joint_weights(folder: Path) -> np.ndarray | None:
     return weights
 
 
-def save_joint_weights(weights: np.ndarray, folder: Path) -> None:
+def save_combined_weights(weights: np.ndarray, folder: Path) -> None:
     """weights: float64 [features]."""
     named = dict(zip(FEATURES, weights.tolist(), strict=True))
     (folder / SURVIVAL_FILE).write_text(json.dumps(named, indent=1) + "\n", encoding="utf-8")

@@ -3,14 +3,14 @@
 import numpy as np
 
 from canopy.drafter.block.prefix_cache import BLOCK, PrefixBlocks, PrefixDigests
-from canopy.protocol.hidden_states import Features
+from canopy.protocol.hidden_states import HiddenStates
 
 
 class BlockContext:
     """Grows by the features that come; positions that do not follow start it anew."""
 
     def __init__(self, window: int) -> None:
-        self.pending: Features | None = None  # not encoded yet
+        self.pending: HiddenStates | None = None  # not encoded yet
         self.end = 0  # position behind the last encoded one
         self.last = np.zeros(0, np.float32)  # [E] context vector of the last encoded position
         self.key_values = np.zeros(0, np.float32)  # [n, layers, 2, K, D], n <= window
@@ -22,10 +22,10 @@ class BlockContext:
         """Position of the first of `key_values`."""
         return self.end - len(self.key_values)
 
-    def add(self, features: Features) -> None:
+    def add(self, hidden_states: HiddenStates) -> None:
         """Further positions, or some of them anew."""
-        if len(features.states):
-            whole = self.pending.joined(features) if self.pending else features
+        if len(hidden_states.states):
+            whole = self.pending.joined(hidden_states) if self.pending else hidden_states
             self.pending = whole.last(self._window)
 
     def settle(self, last: np.ndarray, key_values: np.ndarray) -> None:

@@ -50,8 +50,8 @@ class _Candidates(NamedTuple):
     copied: int  # place of the copied token; -1: none
 
 
-class BlockConditionals:
-    """The laws of one sequence in one turn; rows of U are looked through when they are needed."""
+class BlockDistributions:
+    """The laws of one sequence in one step; rows of U are looked through when they are needed."""
 
     def __init__(
         self,

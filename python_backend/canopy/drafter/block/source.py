@@ -1,7 +1,7 @@
 """A block drafter as source, alone or in one tree with lookup.
 
-Features of computed positions become keys and values of the drafter's own context, one window a
-sequence. A turn is one pass for all sequences whose context reaches the anchor; trees then grow
+HiddenStates of computed positions become keys and values of the drafter's own context, one window a
+sequence. A step is one pass for all sequences whose context reaches the anchor; trees then grow
 from the laws that it gives, without the network.
 
 Together with lookup, all candidates of a node are weighed by one survival model that was fitted
@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from canopy.config import Deployment, DrafterConfig
-from canopy.drafter.block.combined_weights import load_joint_weights
+from canopy.drafter.block.combined_weights import load_combined_weights
 from canopy.drafter.block.context import BlockContext
-from canopy.drafter.block.distributions import BlockConditionals, Copied, MarkovHead
+from canopy.drafter.block.distributions import BlockDistributions, Copied, MarkovHead
 from canopy.drafter.block.markov_head import markov_head
 from canopy.drafter.block.prefix_cache import PrefixBlocks
 from canopy.drafter.growth.best_first import BestFirst, Continuations
@@ -34,11 +34,11 @@ from canopy.models.block_drafter.checkpoint import drafter_folder, load_drafter
 from canopy.models.block_drafter.network import BlockDrafterConfig
 from canopy.models.block_drafter.runner import BlockInputs, BlockRows, BlockRunner
 from canopy.models.block_drafter.runner_choice import runner_for
-from canopy.protocol.hidden_states import Features
+from canopy.protocol.hidden_states import HiddenStates
 from canopy.sampling import Acceptance
 from canopy.tree import Proposal
 from canopy_kernels.ngram.candidates import Drafted, nothing_drafted
-from canopy_kernels.ngram.prompt_lookup import COPY_WINDOW, LONGEST_COPIED_MATCH, copied_tokens
+from canopy_kernels.ngram.prompt_lookup import COPY_WINDOW, LONGEST_COPIED_MATCH, prompt_lookup
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def make_block_source(deployment: Deployment, lookup: LookupSource | None) -> "B
         network.embedding.half().numpy(),
         markov_head(network, is_on=drafter.source != "block"),
     )
-    weights = load_joint_weights(folder)
+    weights = load_combined_weights(folder)
     if lookup is None or weights is None:
         return BlockSource(loaded, drafter, lookup)
     lookup.join(weights)
@@ -100,9 +100,9 @@ class BlockSource:
         self._contexts: dict[int, BlockContext] = {}
         self._prefixes = PrefixBlocks()
 
-    def take_features(self, features: dict[int, Features]) -> None:
+    def take_hidden_states(self, hidden_states: dict[int, HiddenStates]) -> None:
         """Positions that the target has computed, by sequence."""
-        for sequence_id, part in features.items():
+        for sequence_id, part in hidden_states.items():
             window = self._loaded.config.window
             self._contexts.setdefault(sequence_id, BlockContext(window)).add(part)
 
@@ -119,7 +119,7 @@ class BlockSource:
 
     # The pass
 
-    def _found(self, sequences: Sequence[DraftSequence]) -> dict[int, BlockConditionals]:
+    def _found(self, sequences: Sequence[DraftSequence]) -> dict[int, BlockDistributions]:
         """What one pass says; where it fails for all, what a pass for each alone says."""
         try:
             return self._laws(sequences)
@@ -130,7 +130,7 @@ class BlockSource:
             return {}
         return {i: law for sequence in sequences for i, law in self._found([sequence]).items()}
 
-    def _laws(self, sequences: Sequence[DraftSequence]) -> dict[int, BlockConditionals]:
+    def _laws(self, sequences: Sequence[DraftSequence]) -> dict[int, BlockDistributions]:
         self._encode(sequences)
         ready = [s for s in sequences if self._reaches_anchor(s)]
         if not ready:
@@ -140,7 +140,7 @@ class BlockSource:
         if not (np.isfinite(rows.logits).all() and np.isfinite(rows.codes).all()):
             raise ValueError("what the drafter says holds NaN or infinity")
         return {
-            sequence.sequence_id: BlockConditionals(
+            sequence.sequence_id: BlockDistributions(
                 BlockRows(logits, codes),
                 self._loaded.head,
                 sequence.token_ids[-1],
@@ -153,7 +153,7 @@ class BlockSource:
 
     def _encode(self, sequences: Sequence[DraftSequence]) -> None:
         """Take up all features of the sequences that have come, in one call."""
-        waiting, parts = list[tuple[BlockContext, list[int]]](), list[Features]()
+        waiting, parts = list[tuple[BlockContext, list[int]]](), list[HiddenStates]()
         for sequence in sequences:
             context = self._contexts.get(sequence.sequence_id)
             if context and context.pending:
@@ -178,7 +178,7 @@ class BlockSource:
 
     def _copied(self, sequence: DraftSequence) -> Copied:
         text = np.array(sequence.token_ids[-_COPIED_FROM:], np.int64)
-        return Copied(*copied_tokens(text, self._loaded.config.block_size))
+        return Copied(*prompt_lookup(text, self._loaded.config.block_size))
 
     def _inputs(self, sequences: Sequence[DraftSequence], copies: Sequence[Copied]) -> BlockInputs:
         contexts = [self._contexts[sequence.sequence_id] for sequence in sequences]
@@ -201,13 +201,13 @@ class BlockSource:
 
     # The tree
 
-    def _propose(self, task: DraftTask, laws: BlockConditionals | None) -> Proposal:
+    def _propose(self, task: DraftTask, laws: BlockDistributions | None) -> Proposal:
         sequence = task.sequence
         known = self._continuations_of(sequence, laws)
         return BestFirst(task, coupled(known, sequence, self._drafter.coupling)).grow()
 
     def _continuations_of(
-        self, sequence: DraftSequence, laws: BlockConditionals | None
+        self, sequence: DraftSequence, laws: BlockDistributions | None
     ) -> Callable[[list[int]], Continuations]:
         """What lookup and the drafter know below the anchor, by path."""
         if self._lookup and self._is_joint:
@@ -225,7 +225,7 @@ class BlockSource:
         return continuations
 
 
-def drafted_by(laws: BlockConditionals | None) -> Callable[[list[int]], Drafted]:
+def drafted_by(laws: BlockDistributions | None) -> Callable[[list[int]], Drafted]:
     """The drafter's best candidates below each path, for lookup to weigh."""
 
     def drafted(path: list[int]) -> Drafted:

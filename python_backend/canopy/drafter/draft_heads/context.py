@@ -15,12 +15,12 @@ from canopy.config import CacheConfig
 from canopy.drafter.source import DraftSequence
 from canopy.kv_cache.block_manager import BlockManager
 from canopy.models.step_batch import Segment
-from canopy.protocol.hidden_states import Features
+from canopy.protocol.hidden_states import HiddenStates
 
 
 @dataclass(frozen=True)
 class ContextRows:
-    """Rows of one sequence to compute in this turn."""
+    """Rows of one sequence to compute in this step."""
 
     sequence_id: int
     token_ids: np.ndarray  # int64 [n] that name the rows: an EAGLE-3 row's is the token behind
@@ -36,9 +36,9 @@ class HeadContexts:
         self.blocks = BlockManager(cache.num_blocks, cache.block_size, cache.prefix_reuse)
         self._shift = int(reads_next_token)
         self._origins: dict[int, int] = {}  # position of each sequence's first row
-        self._pending: dict[int, Features] = {}  # states whose rows are not computed yet
+        self._pending: dict[int, HiddenStates] = {}  # states whose rows are not computed yet
 
-    def add(self, features: dict[int, Features]) -> None:
+    def add(self, features: dict[int, HiddenStates]) -> None:
         """States that have come, by sequence."""
         for sequence_id, part in features.items():
             known = self._pending.get(sequence_id)

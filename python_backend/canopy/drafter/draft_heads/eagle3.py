@@ -15,12 +15,12 @@ import torch
 from canopy.config import CacheConfig, DrafterConfig
 from canopy.drafter.draft_heads.context import HeadContexts
 from canopy.drafter.growth.levels import Level, expand_levels
-from canopy.drafter.growth.levelwise import Growth
+from canopy.drafter.growth.levelwise import LevelwiseProposal
 from canopy.drafter.source import DraftSequence, DraftTask
 from canopy.drafter.threads import torch_threads
 from canopy.models.draft_heads import Eagle3Head
 from canopy.models.step_batch import Segment, assemble_step
-from canopy.protocol.hidden_states import Features
+from canopy.protocol.hidden_states import HiddenStates
 from canopy.tree import Proposal
 
 
@@ -34,7 +34,7 @@ class Eagle3Source:
     def __init__(
         self, head: Eagle3Head, cache: CacheConfig, drafter: DrafterConfig, max_step_tokens: int
     ) -> None:
-        """max_step_tokens: positions of context taken up in a turn."""
+        """max_step_tokens: positions of context taken up in a step."""
         self.num_failures = 0
         self.contexts = HeadContexts(cache, reads_next_token=True)
         self._head = head
@@ -44,14 +44,14 @@ class Eagle3Source:
         self._draft_ids = head.draft_ids.cpu().numpy().astype(np.int32)
         self._outputs: dict[int, torch.Tensor] = {}  # [E] of the position before each anchor
 
-    def take_features(self, features: dict[int, Features]) -> None:
+    def take_hidden_states(self, features: dict[int, HiddenStates]) -> None:
         """Positions that the target has computed, by sequence."""
         self.contexts.add(features)
 
     @torch.inference_mode()
     def propose(self, tasks: Sequence[DraftTask]) -> list[Proposal]:
         """One tree per task. Raises ValueError when the head's logits are not finite."""
-        growths = [Growth(task) for task in tasks]
+        growths = [LevelwiseProposal(task) for task in tasks]
         ready = [growth for growth in growths if growth.frontier()]
         with torch_threads(self._drafter.threads):
             self._catch_up([growth.task.sequence for growth in ready])
@@ -76,12 +76,12 @@ class Eagle3Source:
             self.contexts.commit(plan)
             self._outputs[plan.sequence_id] = outputs[last]
 
-    def _can_grow(self, growth: Growth) -> bool:
+    def _can_grow(self, growth: LevelwiseProposal) -> bool:
         sequence = growth.task.sequence
         has_context = self.contexts.reaches_anchor(sequence)
         return has_context and self.contexts.reserve(sequence, growth.task.settings.node_budget)
 
-    def _grow(self, growths: list[Growth]) -> None:
+    def _grow(self, growths: list[LevelwiseProposal]) -> None:
         """Expand level after level until every policy has what it wants."""
         if not growths:
             return
@@ -99,10 +99,12 @@ class Eagle3Source:
             frontiers = [(growth, node) for growth in growths for node in growth.frontier()]
             self._expand(growths, known.of(frontiers))
 
-    def _expand(self, growths: Sequence[Growth], outputs: torch.Tensor) -> None:
+    def _expand(self, growths: Sequence[LevelwiseProposal], outputs: torch.Tensor) -> None:
         expand_levels(growths, self._head.logits(outputs), self._drafter, self._draft_ids)
 
-    def _segments(self, growths: Sequence[Growth], levels: Sequence[Level]) -> list[Segment]:
+    def _segments(
+        self, growths: Sequence[LevelwiseProposal], levels: Sequence[Level]
+    ) -> list[Segment]:
         segments = []
         for growth, level in zip(growths, levels, strict=True):
             sequence_id = growth.task.sequence.sequence_id
@@ -120,17 +122,19 @@ class Eagle3Source:
 class _NodeOutputs:
     """What the head gave at the nodes of growing trees."""
 
-    def __init__(self, nodes: Sequence[tuple[Growth, int]], outputs: torch.Tensor) -> None:
+    def __init__(
+        self, nodes: Sequence[tuple[LevelwiseProposal, int]], outputs: torch.Tensor
+    ) -> None:
         self._rows = {node: row for row, node in enumerate(nodes)}
         self._outputs = outputs  # [n, E]
 
-    def add(self, nodes: Sequence[tuple[Growth, int]], outputs: torch.Tensor) -> None:
+    def add(self, nodes: Sequence[tuple[LevelwiseProposal, int]], outputs: torch.Tensor) -> None:
         """outputs: [n, E], of the nodes in order."""
         first = len(self._outputs)
         self._rows.update({node: first + index for index, node in enumerate(nodes)})
         self._outputs = torch.cat((self._outputs, outputs))
 
-    def of(self, nodes: Sequence[tuple[Growth, int]]) -> torch.Tensor:
+    def of(self, nodes: Sequence[tuple[LevelwiseProposal, int]]) -> torch.Tensor:
         """[n, E] of the nodes in order."""
         rows = torch.tensor([self._rows[node] for node in nodes], device=self._outputs.device)
         return self._outputs[rows]

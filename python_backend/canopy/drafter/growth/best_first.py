@@ -1,4 +1,4 @@
-"""Growth one node at a time, the policy's next choice first.
+"""LevelwiseProposal one node at a time, the policy's next choice first.
 
 Where a node costs little to expand and nothing is gained by expanding many together, this drafts
 no node in vain: the tree is what the policy would select of everything that could be drafted.
@@ -60,7 +60,7 @@ class BestFirst:
 
     def grow(self) -> Proposal:
         """Take nodes until the budget is spent or nothing more is known."""
-        budget = self._settings.node_budget if self._settings.reach > 0 else 0
+        budget = self._settings.node_budget if self._settings.max_level > 0 else 0
         while len(self._parents) <= budget:
             newest = len(self._parents) - 1
             if newest == 0 or self._token_ids[newest] not in self._stops:
@@ -78,7 +78,7 @@ class BestFirst:
     def _open_slots(self, node: int) -> None:
         path, path_log_prob = self._paths[node], self._path_log_probs[node]
         depth = len(path) + 1
-        if depth > self._settings.reach:
+        if depth > self._settings.max_level:
             return
         token_ids, log_probs, self._entropies[node] = self._continuations_of(path)
         num = width(self._settings, depth - 1, path_log_prob, self._entropies[node])

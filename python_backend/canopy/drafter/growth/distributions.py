@@ -2,7 +2,7 @@
 
     greedy, target_only   the most probable tokens, by log q
     coupled               by log q + c * G, with the target's own noise G at the child's position
-    rejection, traversal  drawn without replacement from the renormalised row of the best tokens
+    rejection, traversal  drawn without replacement from the renormalized row of the best tokens
 
 q is the drafter's law at the request's temperature (at 1 for greedy). In the first two lines the
 estimate of an edge is read off the token's own score, which no lossless rule of those modes
@@ -17,7 +17,7 @@ import torch
 
 from canopy.acceptance import draft_noise, draw_children, slot_log_probs
 from canopy.config import DrafterConfig
-from canopy.drafter.growth.levelwise import Offer
+from canopy.drafter.growth.levelwise import ChildSlots
 from canopy.drafter.source import DraftSequence
 from canopy.sampling import Acceptance
 from canopy.tree import ProposalRow
@@ -28,7 +28,7 @@ MIN_COUPLED_CANDIDATES = 128
 
 
 @dataclass(frozen=True)
-class Conditional:
+class NextTokenDistribution:
     """The most probable next tokens at one node, best first."""
 
     token_ids: np.ndarray  # int32 [K]
@@ -45,9 +45,9 @@ class NodePlace:
     child_position: int  # 0-based index in the sequence of the node's children
 
 
-def conditionals(
+def next_token_distributions(
     logits: torch.Tensor, temperatures: Sequence[float], num_candidates: int
-) -> list[Conditional]:
+) -> list[NextTokenDistribution]:
     """The head of every row's distribution.
 
     logits: float32 [L, V]. temperatures: [L], positive. Raises ValueError for a row that holds
@@ -61,45 +61,49 @@ def conditionals(
     best = torch.topk(log_probs, min(num_candidates, logits.shape[1]), dim=-1)
     values, places = best.values.cpu().numpy(), best.indices.cpu().numpy().astype(np.int32)
     return [
-        Conditional(places[row], values[row], float(entropy))
+        NextTokenDistribution(places[row], values[row], float(entropy))
         for row, entropy in enumerate(entropies.tolist())
     ]
 
 
-def offer_children(head: Conditional, place: NodePlace, drafter: DrafterConfig) -> Offer:
+def propose_children(
+    head: NextTokenDistribution, place: NodePlace, drafter: DrafterConfig
+) -> ChildSlots:
     """The slots below a node, by the acceptance mode of its sequence."""
     mode = place.sequence.acceptance
     if mode.draws_children:
-        return _offer_drawn(head, place, drafter.row_size)
+        return _propose_drawn(head, place, drafter.row_size)
     if mode is Acceptance.COUPLED:
-        return _offer_coupled(head, place, drafter.coupling)
-    return _offer_ranked(head.token_ids, head.log_probs, head.entropy)
+        return _propose_coupled(head, place, drafter.coupling)
+    return _propose_ranked(head.token_ids, head.log_probs, head.entropy)
 
 
-def _offer_ranked(token_ids: np.ndarray, log_probs: np.ndarray, entropy: float) -> Offer:
-    return Offer(log_probs.tolist(), lambda num: token_ids[:num].tolist(), entropy)
+def _propose_ranked(token_ids: np.ndarray, log_probs: np.ndarray, entropy: float) -> ChildSlots:
+    return ChildSlots(log_probs.tolist(), lambda num: token_ids[:num].tolist(), entropy)
 
 
-def _offer_coupled(head: Conditional, place: NodePlace, coupling: float) -> Offer:
+def _propose_coupled(head: NextTokenDistribution, place: NodePlace, coupling: float) -> ChildSlots:
     noise = gumbel(place.sequence.params.seed, place.child_position, head.token_ids)
     scores = head.log_probs + coupling * noise
     order = np.argsort(-scores, kind="stable")
-    return _offer_ranked(head.token_ids[order], _normalised(scores[order]), head.entropy)
+    return _propose_ranked(head.token_ids[order], _normalized(scores[order]), head.entropy)
 
 
-def _offer_drawn(head: Conditional, place: NodePlace, row_size: int) -> Offer:
-    row = ProposalRow(head.token_ids[:row_size], _normalised(head.log_probs[:row_size]))
+def _propose_drawn(head: NextTokenDistribution, place: NodePlace, row_size: int) -> ChildSlots:
+    row = ProposalRow(head.token_ids[:row_size], _normalized(head.log_probs[:row_size]))
     # Numbered by the round: what one round drew can shape the next, so that draws afresh.
-    chance = draft_noise(place.sequence.params.seed, len(place.sequence.token_ids), place.node)
-    return Offer(
+    random_source = draft_noise(
+        place.sequence.params.seed, len(place.sequence.token_ids), place.node
+    )
+    return ChildSlots(
         log_probs=slot_log_probs(row, row_size).tolist(),
-        token_ids=lambda num: draw_children(row, num, chance).tolist(),
+        token_ids=lambda num: draw_children(row, num, random_source).tolist(),
         entropy=head.entropy,
         row=row,
     )
 
 
-def _normalised(scores: np.ndarray) -> np.ndarray:
+def _normalized(scores: np.ndarray) -> np.ndarray:
     """Log-probs of softmax(scores); float32 [n]."""
     shifted = scores.astype(np.float64) - scores.max()
     return (shifted - np.log(np.exp(shifted).sum())).astype(np.float32)

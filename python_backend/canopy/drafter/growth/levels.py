@@ -14,10 +14,10 @@ from canopy.config import DrafterConfig
 from canopy.drafter.growth.distributions import (
     MIN_COUPLED_CANDIDATES,
     NodePlace,
-    conditionals,
-    offer_children,
+    next_token_distributions,
+    propose_children,
 )
-from canopy.drafter.growth.levelwise import Growth
+from canopy.drafter.growth.levelwise import LevelwiseProposal
 from canopy.models.step_batch import Segment
 
 
@@ -30,7 +30,7 @@ class Level:
     frontier: list[int]  # places in `nodes`
 
     @staticmethod
-    def of(growth: Growth) -> "Level":
+    def of(growth: LevelwiseProposal) -> "Level":
         """The level that a growth asks for next, below its anchor."""
         frontier = growth.frontier()
         nodes = _with_ancestors(growth.parents, frontier)
@@ -38,7 +38,9 @@ class Level:
         parents = [place_of[growth.parents[node]] for node in nodes]
         return Level(nodes, parents, [place_of[node] for node in frontier])
 
-    def segment(self, growth: Growth, context_length: int, block_table: Sequence[int]) -> Segment:
+    def segment(
+        self, growth: LevelwiseProposal, context_length: int, block_table: Sequence[int]
+    ) -> Segment:
         """The rows of a step behind the committed context."""
         return Segment(
             context_length=context_length,
@@ -50,7 +52,7 @@ class Level:
 
 
 def expand_levels(
-    growths: Sequence[Growth],
+    growths: Sequence[LevelwiseProposal],
     logits: torch.Tensor,
     drafter: DrafterConfig,
     token_ids: np.ndarray | None = None,
@@ -63,18 +65,18 @@ def expand_levels(
     places = [place for growth in growths for place in _frontier_places(growth)]
     temperatures = [place.sequence.params.temperature or 1.0 for place in places]
     num_candidates = max(drafter.row_size, MIN_COUPLED_CANDIDATES)
-    heads = conditionals(logits, temperatures, num_candidates)
+    heads = next_token_distributions(logits, temperatures, num_candidates)
     if token_ids is not None:
         heads = [replace(head, token_ids=token_ids[head.token_ids]) for head in heads]
     offers = (
-        offer_children(head, place, drafter) for head, place in zip(heads, places, strict=True)
+        propose_children(head, place, drafter) for head, place in zip(heads, places, strict=True)
     )
     for growth in growths:
         frontier = growth.frontier()
         growth.expand(frontier, [next(offers) for _ in frontier])
 
 
-def _frontier_places(growth: Growth) -> list[NodePlace]:
+def _frontier_places(growth: LevelwiseProposal) -> list[NodePlace]:
     sequence = growth.task.sequence
     position = len(sequence.token_ids) + growth.depth
     return [NodePlace(sequence, node, position) for node in growth.frontier()]

@@ -19,7 +19,7 @@ _NO_ROW = ProposalRow.empty()
 
 
 @dataclass(frozen=True)
-class Offer:
+class ChildSlots:
     """The slots that a source can open below one node."""
 
     log_probs: Sequence[float]  # at most 0, falling; known before any token is drawn
@@ -28,7 +28,7 @@ class Offer:
     row: ProposalRow = _NO_ROW
 
 
-class Growth:
+class LevelwiseProposal:
     """Grows one proposal; nodes are numbered in the order in which they were opened."""
 
     def __init__(self, task: DraftTask) -> None:
@@ -53,7 +53,7 @@ class Growth:
         best = sorted(nodes, key=lambda node: -self._path_log_probs[node])
         return sorted(best[: self.task.settings.beam])
 
-    def expand(self, nodes: Sequence[int], offers: Sequence[Offer]) -> None:
+    def expand(self, nodes: Sequence[int], offers: Sequence[ChildSlots]) -> None:
         """Open the next level below `nodes`, the whole frontier in its order."""
         for node, offer in zip(nodes, offers, strict=True):
             self._entropies[node], self._rows[node] = offer.entropy, offer.row

@@ -1,6 +1,6 @@
 """The n-gram store: what the target wrote before, and what lookup's candidates are worth.
 
-One safetensors file with the arrays of `ngram.ngram_table.GramTable` and, once fitted,
+One safetensors file with the arrays of `ngram.ngram_table.NgramTable` and, once fitted,
 `weights` of `ngram.continuations`; its metadata names the vocabulary. The arrays stay in
 the file and are read where they are touched.
 """
@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 from canopy.errors import InvalidDeployment
 from canopy.model_store.manifest import write_manifest
 from canopy_kernels.ngram.continuations import FEATURES
-from canopy_kernels.ngram.ngram_table import GramTable, no_grams
+from canopy_kernels.ngram.ngram_table import NgramTable, empty_ngram_table
 
 FORMAT = "2"
 _DTYPES = {"U16": "<u2", "U32": "<u4", "I32": "<i4", "F64": "<f8"}
@@ -26,13 +26,13 @@ _DTYPES = {"U16": "<u2", "U32": "<u4", "I32": "<i4", "F64": "<f8"}
 class NgramStore:
     """Read-only."""
 
-    grams: GramTable
+    ngrams: NgramTable
     weights: np.ndarray  # float64 [NUM_FEATURES], or none: see canopy_kernels.ngram.continuations
 
     @staticmethod
     def empty() -> "NgramStore":
         """Of a target that nothing was learnt from."""
-        return NgramStore(no_grams(), np.zeros(0))
+        return NgramStore(empty_ngram_table(), np.zeros(0))
 
     @staticmethod
     def open(path: Path, vocabulary: str) -> "NgramStore":
@@ -41,12 +41,12 @@ class NgramStore:
         Raises InvalidDeployment for a file that is damaged, that speaks of another vocabulary, or
         whose weights are of other features.
         """
-        grams, weights, features = _read(path, vocabulary)
+        ngrams, weights, features = _read(path, vocabulary)
         if len(weights) and features != json.dumps(FEATURES):
             raise InvalidDeployment(
                 f"the weights in {path} are of other features: fit them with canopy-train survival"
             )
-        return NgramStore(grams, weights)
+        return NgramStore(ngrams, weights)
 
     @staticmethod
     def open_without_weights(path: Path, vocabulary: str) -> "NgramStore":
@@ -55,7 +55,7 @@ class NgramStore:
 
     def save(self, path: Path, vocabulary: str) -> None:
         """Write the file that `open` maps."""
-        tensors = dict(self.grams._asdict())
+        tensors = dict(self.ngrams._asdict())
         metadata = {"format": FORMAT, "vocabulary": vocabulary}
         if len(self.weights):
             tensors["weights"] = self.weights
@@ -79,13 +79,13 @@ def vocabulary_digest(model: Path) -> str:
     return hashlib.sha256("\n".join(known).encode()).hexdigest()[:16]
 
 
-def _read(path: Path, vocabulary: str) -> tuple[GramTable, np.ndarray, str | None]:
+def _read(path: Path, vocabulary: str) -> tuple[NgramTable, np.ndarray, str | None]:
     """(the table, the weights, which may be none, and what they are of)."""
     try:
         arrays, metadata = _map_safetensors(path)
         if metadata.get("format") != FORMAT:
             raise ValueError(f"its format is {metadata.get('format')}, not {FORMAT}")
-        grams = GramTable(*(arrays[name] for name in GramTable._fields))
+        ngrams = NgramTable(*(arrays[name] for name in NgramTable._fields))
     except (OSError, ValueError, KeyError) as error:
         raise InvalidDeployment(f"{path} is no n-gram store: {error}") from error
     if metadata.get("vocabulary") != vocabulary:
@@ -93,7 +93,7 @@ def _read(path: Path, vocabulary: str) -> tuple[GramTable, np.ndarray, str | Non
             f"{path} was made for another vocabulary than the target's: make one with "
             "canopy-train ngrams"
         )
-    return grams, np.array(arrays.get("weights", np.zeros(0))), metadata.get("features")
+    return ngrams, np.array(arrays.get("weights", np.zeros(0))), metadata.get("features")
 
 
 def _map_safetensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:

@@ -9,7 +9,7 @@ import numpy as np
 from canopy_kernels.ngram.candidates import LONGEST_GRAM
 from canopy_kernels.ngram.ngram_table import (
     ANSWER_WEIGHT,
-    GramTable,
+    NgramTable,
     context_keys,
     counted_pairs,
     ranked_grams,
@@ -19,16 +19,16 @@ _ANSWERS_AT_ONCE = 64
 _MAX_TOKENS = 1 << 18
 
 
-class LearningTable:
+class OnlineNgrams:
     """Starts as a stored table, which is never changed."""
 
     def __init__(
         self,
-        stored: GramTable,
+        stored: NgramTable,
         answers_at_once: int = _ANSWERS_AT_ONCE,
         max_tokens: int = _MAX_TOKENS,
     ) -> None:
-        self.grams = stored
+        self.ngrams = stored
         self._stored = stored
         self._answers_at_once = answers_at_once
         self._max_tokens = max_tokens
@@ -44,14 +44,14 @@ class LearningTable:
         if self._num_waiting >= self._answers_at_once:
             self._num_waiting = 0
             self._forget()
-            self.grams = merged(self._stored, self._texts)
+            self.ngrams = merged(self._stored, self._texts)
 
     def _forget(self) -> None:
         if sum(len(text) for text, _ in self._texts) > self._max_tokens:
             self._texts = self._texts[len(self._texts) // 2 :]
 
 
-def merged(stored: GramTable, texts: list[tuple[np.ndarray, int]]) -> GramTable:
+def merged(stored: NgramTable, texts: list[tuple[np.ndarray, int]]) -> NgramTable:
     """A stored table with the counts of texts, each with its number of prompt tokens."""
     lengths = np.diff(stored.starts)
     keys, followers = [np.repeat(stored.keys, lengths)], [stored.follower_ids]

@@ -15,7 +15,7 @@ from canopy.config import DrafterConfig
 from canopy.drafter.growth.best_first import BestFirst, Continuations
 from canopy.drafter.growth.coupling import coupled
 from canopy.drafter.lookup.ngram_store import NgramStore
-from canopy.drafter.lookup.online_ngrams import LearningTable
+from canopy.drafter.lookup.online_ngrams import OnlineNgrams
 from canopy.drafter.lookup.suffix_index import SuffixIndex
 from canopy.drafter.source import DraftSequence, DraftTask
 from canopy.tree import Proposal
@@ -33,7 +33,7 @@ class LookupSource:
         min_match: int,
         max_match: int,
         store: NgramStore | None = None,
-        learning: LearningTable | None = None,
+        learning: OnlineNgrams | None = None,
         coupling: float = DrafterConfig.coupling,
     ) -> None:
         """min_match, max_match: shortest and longest suffix; LONGEST_MATCH at most.
@@ -97,7 +97,7 @@ class LookupSource:
         suffix = index.suffix(path, max(self._max_match, LONGEST_GRAM))
         token_ids, log_probs, nats = continuations(
             index.table,
-            self._learning.grams if self._learning else store.grams,
+            self._learning.ngrams if self._learning else store.ngrams,
             drafted,
             suffix,
             len(path) + 1,

@@ -53,7 +53,10 @@ def tokenizer_sha256(target_folder: Path) -> str:
 
 
 def drafter_config(
-    target_folder: Path, draft_vocab_size: int, tap_layers: Sequence[int], num_layers: int
+    target_folder: Path,
+    draft_vocab_size: int,
+    aux_hidden_state_layers: Sequence[int],
+    num_layers: int,
 ) -> BlockDrafterConfig:
     """The configuration of a new drafter for a target."""
     target = ModelConfig.from_folder(target_folder)
@@ -67,7 +70,7 @@ def drafter_config(
         num_kv_heads=target.num_kv_heads,
         head_dim=target.head_dim,
         rms_norm_eps=target.rms_norm_eps,
-        tap_layers=tuple(tap_layers),
+        aux_hidden_state_layers=tuple(aux_hidden_state_layers),
         draft_vocab_size=draft_vocab_size,
         num_layers=num_layers,
     )
@@ -77,7 +80,7 @@ def new_drafter(
     target_folder: Path,
     config: BlockDrafterConfig,
     draft_ids: torch.Tensor,
-    tap_scales: torch.Tensor,
+    aux_layer_scales: torch.Tensor,
     dropout: float,
 ) -> BlockDrafter:
     """An untrained drafter; its layers are copies of late layers of the target."""
@@ -85,7 +88,7 @@ def new_drafter(
     weights = load_weights(target_folder, target)
     drafter = BlockDrafter(config, weights[_EMBEDDING].float(), dropout)
     drafter.draft_ids.copy_(draft_ids)
-    drafter.tap_scales.copy_(tap_scales)
+    drafter.aux_layer_scales.copy_(aux_layer_scales)
     drafter.frequencies.copy_(rope_frequencies(target))
     with torch.no_grad():
         _make_neutral(drafter)
@@ -137,7 +140,9 @@ def load_config(folder: Path) -> BlockDrafterConfig:
     """Read `drafter.json`. Raises InvalidDeployment."""
     try:
         raw = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-        return BlockDrafterConfig(**{**raw, "tap_layers": tuple(raw["tap_layers"])})
+        return BlockDrafterConfig(
+            **{**raw, "aux_hidden_state_layers": tuple(raw["aux_hidden_state_layers"])}
+        )
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise InvalidDeployment(f"{folder} holds no block drafter: {error!r}") from error
 

@@ -13,7 +13,7 @@ from canopy.models.block_drafter.network import BlockDrafter, BlockLayer
 from canopy.models.block_drafter.runner import BlockInputs, BlockRows
 from canopy.models.int8.weights import shape_of
 from canopy_kernels.cpu import aligned
-from canopy_kernels.cpu.threads import WorkerTeam
+from canopy_kernels.cpu.threads import WorkerThreads
 from canopy_kernels.int8.block_buffers import (
     BlockBuffers,
     BlockSizes,
@@ -29,7 +29,7 @@ from canopy_kernels.int8.block_drafter import (
     propose,
 )
 from canopy_kernels.int8.fused_ops import Linears
-from canopy_kernels.int8.gemm import quantise_weight
+from canopy_kernels.int8.gemm import quantize_weight
 from canopy_kernels.int8.layout import pad_outputs
 
 _FEW = 8  # positions that one worker takes up before it could have woken another
@@ -42,7 +42,7 @@ class Int8BlockRunner:
         config = drafter.config
         self._config = config
         self._frequencies = drafter.frequencies.numpy()
-        self._tap_scales = np.repeat(drafter.tap_scales.numpy(), config.hidden_size)
+        self._tap_scales = np.repeat(drafter.aux_layer_scales.numpy(), config.hidden_size)
         self._context_weights = _context_weights(drafter)
         self._block_weights = _block_weights(drafter)
         self._shape = shape_of(config)
@@ -52,33 +52,35 @@ class Int8BlockRunner:
             config.num_heads,
             config.head_dim,
             config.intermediate_size,
-            config.feature_size,
+            config.hidden_states_size,
             qkv=self._block_weights.qkv.scales.shape[1],
             gate_up=self._block_weights.gate_up.scales.shape[1],
             key_values=self._context_weights.key_values.scales.shape[1],
             logits=self._block_weights.head.scales.shape[1],
             codes=self._block_weights.row_code.scales.shape[1],
         )
-        self._team, self._alone = WorkerTeam(num_threads), WorkerTeam(1)
+        self._team, self._alone = WorkerThreads(num_threads), WorkerThreads(1)
         self._buffers = block_buffers(self._sizes, 1)
 
     def warm_up(self) -> None:
         """Propose once, so that no request has to wait until everything is compiled."""
         config = self._config
-        states = np.zeros((1, config.feature_size), np.float16)
+        states = np.zeros((1, config.hidden_states_size), np.float16)
         vectors, key_values = self.encode(states, np.zeros(1, np.int64))
         copied = np.zeros((1, config.block_size, config.hidden_size), np.float32)
         one = np.ones(1, np.int64)
         self.propose(BlockInputs(vectors, vectors, one, key_values[None], one, copied, one - 1))
 
-    def encode(self, features: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def encode(
+        self, hidden_states: np.ndarray, positions: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """See BlockRunner."""
-        config, buffers = self._config, encode_buffers(self._sizes, len(features))
-        scaled = features.astype(np.float32) / self._tap_scales
+        config, buffers = self._config, encode_buffers(self._sizes, len(hidden_states))
+        scaled = hidden_states.astype(np.float32) / self._tap_scales
         inputs = Positions(scaled, *self._rotation(positions))
-        team = self._team if len(features) > _FEW else self._alone
+        team = self._team if len(hidden_states) > _FEW else self._alone
         encode(self._context_weights, self._shape, inputs, buffers, team)
-        shape = (len(features), config.num_layers, 2, config.num_kv_heads, config.head_dim)
+        shape = (len(hidden_states), config.num_layers, 2, config.num_kv_heads, config.head_dim)
         size = int(np.prod(shape[1:]))
         return buffers.vectors, buffers.key_values[:, :size].reshape(shape)
 
@@ -153,7 +155,7 @@ def _linears(layers: Sequence[Sequence[nn.Linear]]) -> Linears:
 
 def _packed(weights: Sequence[np.ndarray]) -> Linears:
     """Of float32 [outputs, inputs] a layer; without bias."""
-    blocks, scales = zip(*map(quantise_weight, weights), strict=True)
+    blocks, scales = zip(*map(quantize_weight, weights), strict=True)
     bias = [pad_outputs(np.zeros(len(weight), np.float32)) for weight in weights]
     return Linears(*(aligned.copy(np.stack(parts)) for parts in (blocks, scales, bias)))
 

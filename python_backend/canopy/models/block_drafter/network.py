@@ -38,9 +38,9 @@ class BlockDrafterConfig:
     num_kv_heads: int
     head_dim: int
     rms_norm_eps: float
-    tap_layers: tuple[
+    aux_hidden_state_layers: tuple[
         int, ...
-    ]  # taps of the target, see models.step.HiddenTaps; the last is the latest
+    ]  # taps of the target, see models.step.AuxHiddenStates; the last is the latest
     draft_vocab_size: int
     num_layers: int = 2
     block_size: int = 6
@@ -48,8 +48,8 @@ class BlockDrafterConfig:
     window: int = 256  # context positions that rows see
 
     @property
-    def feature_size(self) -> int:
-        return self.hidden_size * len(self.tap_layers)
+    def hidden_states_size(self) -> int:
+        return self.hidden_size * len(self.aux_hidden_state_layers)
 
 
 class Context(NamedTuple):
@@ -69,10 +69,10 @@ class Norm(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., size] to the same."""
-        return normalised(x.float(), self.eps) * self.weight
+        return normalized(x.float(), self.eps) * self.weight
 
 
-def normalised(x: torch.Tensor, eps: float) -> torch.Tensor:
+def normalized(x: torch.Tensor, eps: float) -> torch.Tensor:
     """x over the root of its mean square, along the last dimension."""
     return x * torch.rsqrt(x.pow(2).mean(dim=-1, keepdim=True) + eps)
 
@@ -138,7 +138,7 @@ class BlockDrafter(nn.Module):
     """The network. The target's embedding is lent to it and never part of its state."""
 
     frequencies: torch.Tensor  # float32 [D / 2]
-    tap_scales: torch.Tensor  # float32 [taps]
+    aux_layer_scales: torch.Tensor  # float32 [taps]
     draft_ids: torch.Tensor  # int64 [V], ascending target ids of the draft vocabulary
     embedding: torch.Tensor  # [target vocabulary, E]
     copy_bonus: torch.Tensor  # float32 [block, LONGEST_COPIED_MATCH + 1], 0 without a match
@@ -151,10 +151,10 @@ class BlockDrafter(nn.Module):
         self.config = config
         self.register_buffer("embedding", embedding, persistent=False)
         self.register_buffer("frequencies", torch.zeros(config.head_dim // 2))
-        self.register_buffer("tap_scales", torch.ones(len(config.tap_layers)))
+        self.register_buffer("aux_layer_scales", torch.ones(len(config.aux_hidden_state_layers)))
         self.register_buffer("draft_ids", torch.arange(config.draft_vocab_size))
         self.register_buffer("copy_bonus", torch.zeros(config.block_size, LONGEST_COPIED_MATCH + 1))
-        self.fuse = nn.Linear(config.feature_size, size, bias=False)
+        self.fuse = nn.Linear(config.hidden_states_size, size, bias=False)
         self.context_norm = Norm(size, config.rms_norm_eps)
         self.inject = nn.Linear(size, size, bias=False)
         self.masks = nn.Parameter(torch.zeros(config.block_size, size))
@@ -169,11 +169,13 @@ class BlockDrafter(nn.Module):
         self.markov_step = nn.Linear(config.rank, config.rank, bias=False)  # W4
         self.dropout = nn.Dropout(dropout)
 
-    def encode(self, features: torch.Tensor, positions: torch.Tensor) -> Context:
+    def encode(self, hidden_states: torch.Tensor, positions: torch.Tensor) -> Context:
         """Take positions up. features: [..., taps * E]; positions: int [...]."""
         size = self.config.hidden_size
-        taps = split_last(features.float(), len(self.config.tap_layers), size)
-        scaled = (taps / self.tap_scales.unsqueeze(-1)).flatten(-2)
+        aux_hidden_states = split_last(
+            hidden_states.float(), len(self.config.aux_hidden_state_layers), size
+        )
+        scaled = (aux_hidden_states / self.aux_layer_scales.unsqueeze(-1)).flatten(-2)
         vectors = self.dropout(self.context_norm(self.fuse(scaled)))
         angles = self._angles(positions)
         parts = [layer.key_values(vectors, angles) for layer in self._block_layers()]
@@ -220,7 +222,7 @@ class BlockDrafter(nn.Module):
 
     def markov_code(self, parents: torch.Tensor) -> torch.Tensor:
         """W1: [..., rank] of the parents' embeddings, [..., E]."""
-        return self.markov_in(normalised(parents.float(), self.config.rms_norm_eps))
+        return self.markov_in(normalized(parents.float(), self.config.rms_norm_eps))
 
     def path_states(self, rows: torch.Tensor, parents: torch.Tensor) -> torch.Tensor:
         """What the Markov head keeps of one path through the block, [..., block, rank].

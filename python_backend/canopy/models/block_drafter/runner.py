@@ -1,4 +1,4 @@
-"""Runs a block drafter for all sequences of a turn: by torch, or as exported by onnxruntime.
+"""Runs a block drafter for all sequences of a step: by torch, or as exported by onnxruntime.
 
 Two graphs, the same in both: `context` takes computed positions up, `block` proposes.
 """
@@ -39,7 +39,9 @@ class BlockRows(NamedTuple):
 class BlockRunner(Protocol):
     """One drafter, loaded."""
 
-    def encode(self, features: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def encode(
+        self, hidden_states: np.ndarray, positions: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """float16 [N, taps * E], int64 [N] to vectors [N, E], key_values [N, layers, 2, K, D]."""
         ...
 
@@ -56,10 +58,10 @@ class ContextGraph(nn.Module):
         self.drafter = drafter
 
     def forward(
-        self, features: torch.Tensor, positions: torch.Tensor
+        self, hidden_states: torch.Tensor, positions: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """As `BlockRunner.encode`."""
-        context = self.drafter.encode(features, positions)
+        context = self.drafter.encode(hidden_states, positions)
         return context.vectors, context.key_values
 
 
@@ -102,9 +104,11 @@ class TorchBlockRunner:
         self._device = device
 
     @torch.inference_mode()
-    def encode(self, features: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def encode(
+        self, hidden_states: np.ndarray, positions: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """See BlockRunner."""
-        vectors, key_values = self._context(self._tensor(features), self._tensor(positions))
+        vectors, key_values = self._context(self._tensor(hidden_states), self._tensor(positions))
         return vectors.cpu().numpy(), key_values.cpu().numpy()
 
     @torch.inference_mode()
@@ -125,10 +129,12 @@ class OnnxBlockRunner:
         self._context = _session(folder / CONTEXT_GRAPH, num_threads)
         self._block = _session(folder / BLOCK_GRAPH, num_threads)
 
-    def encode(self, features: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def encode(
+        self, hidden_states: np.ndarray, positions: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """See BlockRunner."""
         vectors, key_values = self._context.run(
-            None, {"features": features.astype(np.float32), "positions": positions}
+            None, {"hidden_states": hidden_states.astype(np.float32), "positions": positions}
         )
         return vectors, key_values
 

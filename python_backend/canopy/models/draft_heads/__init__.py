@@ -1,11 +1,11 @@
 """Draft heads as they are published: EAGLE-3, DSpark and DFlash.
 
 A head is a small network that reads hidden states of its target and proposes what the target
-would say next. Its folder names its format in `config.json`; `read_head_config` recognises it and
+would say next. Its folder names its format in `config.json`; `read_head_config` recognizes it and
 `load_draft_head` loads it. Heads know nothing of sequences, policies or messages; the sources of
 the draft stage know nothing of layouts.
 
-    layout         heads                     recognised by
+    layout         heads                     recognized by
     SafeAILab      EAGLE-3                   draft_vocab_size on an ordinary Llama configuration
     SpecForge      EAGLE-3                   LlamaForCausalLMEagle3
     DeepSpec       EAGLE-3, DSpark           Qwen3Eagle3Model, Qwen3DSparkModel

@@ -72,7 +72,7 @@ class BlockHead(nn.Module):
         hidden, eps = layer.hidden_size, layer.rms_norm_eps
         self.config = config
         self.embed_tokens = nn.Embedding(layer.vocab_size, hidden)
-        self.fc = nn.Linear(config.feature_size, hidden, bias=False)
+        self.fc = nn.Linear(config.hidden_states_size, hidden, bias=False)
         self.hidden_norm = nn.RMSNorm(hidden, eps)
         self.layers = nn.ModuleList(HeadLayer(layer) for _ in range(layer.num_layers))
         self.norm = nn.RMSNorm(hidden, eps)

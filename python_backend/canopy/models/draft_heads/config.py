@@ -26,12 +26,14 @@ class HeadConfig:
     algorithm: str  # "eagle3", "dspark" or "dflash"
     layout: str
     backbone: ModelConfig  # of the head's own layers; its vocabulary is the target's
-    target_layers: tuple[int, ...]  # ascending numbers of layers done, see models.step.HiddenTaps
+    target_layers: tuple[
+        int, ...
+    ]  # ascending numbers of layers done, see models.step.AuxHiddenStates
     target_hidden_size: int
     draft_vocab_size: int
 
     @property
-    def feature_size(self) -> int:
+    def hidden_states_size(self) -> int:
         return self.target_hidden_size * len(self.target_layers)
 
     @property

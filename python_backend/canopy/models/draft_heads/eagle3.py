@@ -30,12 +30,14 @@ class Eagle3Head(nn.Module):
         hidden, eps = layer.hidden_size, layer.rms_norm_eps
         self.config = config
         self.embed_tokens = nn.Embedding(layer.vocab_size, hidden)
-        self.input_norm = nn.RMSNorm(config.feature_size, eps) if config.norms_features else None
+        self.input_norm = (
+            nn.RMSNorm(config.hidden_states_size, eps) if config.norms_features else None
+        )
         self.fc_norm = None
         if config.norms_each_state:
             norms = (nn.RMSNorm(config.target_hidden_size, eps) for _ in range(num_states))
             self.fc_norm = nn.ModuleList(norms)
-        self.fc = nn.Linear(config.feature_size, hidden, bias=False)
+        self.fc = nn.Linear(config.hidden_states_size, hidden, bias=False)
         self.layers = nn.ModuleList(
             HeadLayer(layer, num_inputs=1 if index else 2) for index in range(layer.num_layers)
         )
@@ -54,7 +56,7 @@ class Eagle3Head(nn.Module):
         return kind(*shape, weight.dtype, device)
 
     def fuse(self, states: torch.Tensor) -> torch.Tensor:
-        """Features of positions from the target's states: [..., states * E] to [..., E]."""
+        """HiddenStates of positions from the target's states: [..., states * E] to [..., E]."""
         states = states.to(self.fc.weight.dtype)
         if self.input_norm is not None:
             states = self.input_norm(states)

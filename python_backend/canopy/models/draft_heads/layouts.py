@@ -120,11 +120,11 @@ def head_options(raw: dict[str, Any]) -> dict[str, Any]:
 
 def layer_windows(raw: dict[str, Any]) -> tuple[int, ...]:
     """How far each layer sees; 0: everywhere."""
-    kinds = raw.get("layer_types") or ["full_attention"] * raw["num_hidden_layers"]
-    for kind in kinds:
+    backend = raw.get("layer_types") or ["full_attention"] * raw["num_hidden_layers"]
+    for kind in backend:
         if kind not in ("full_attention", "sliding_attention"):
             raise InvalidDeployment(f"layers of {kind!r} are not supported in a head")
-    return tuple(raw["sliding_window"] if kind == "sliding_attention" else 0 for kind in kinds)
+    return tuple(raw["sliding_window"] if kind == "sliding_attention" else 0 for kind in backend)
 
 
 def refuse_window(raw: dict[str, Any]) -> None:

@@ -48,7 +48,7 @@ def is_draft_head(folder: Path) -> bool:
 
 
 def read_head_config(folder: Path, target: TargetShape) -> HeadConfig:
-    """Recognise a head and read its configuration.
+    """Recognize a head and read its configuration.
 
     Raises InvalidDeployment for what is no head or an unknown one, for one that was made for
     another target, and for a feature that is not modelled.

@@ -1,6 +1,6 @@
 """A decoder of the Llama family on int8 weights, for the CPU.
 
-All sums over quantised values are exact, and everything else is computed row by row in a fixed
+All sums over quantized values are exact, and everything else is computed row by row in a fixed
 order. A row's logits are therefore equal to the bit whether the row is computed alone, in any
 tree, in any batch, in prompt chunks of any size, or on any number of threads.
 """
@@ -13,8 +13,8 @@ from canopy.kv_cache.int8_cache import Int8KVCache
 from canopy.models.config import ModelConfig
 from canopy.models.int8.weights import shape_of
 from canopy.models.llama.layers import RopeTable
-from canopy.models.step_batch import HiddenTaps, Segment, StepBatch, assemble_step
-from canopy_kernels.cpu.threads import WorkerTeam
+from canopy.models.step_batch import AuxHiddenStates, Segment, StepBatch, assemble_step
+from canopy_kernels.cpu.threads import WorkerThreads
 from canopy_kernels.int8.decoder import Step, Weights, decode_step, workspace
 from canopy_kernels.int8.kv_cache import GROUP
 
@@ -28,7 +28,7 @@ class Int8Decoder:
         self.config = config
         self._embedding = embedding  # [V, E]
         self._weights = weights
-        self._team = WorkerTeam(num_threads)
+        self._team = WorkerThreads(num_threads)
         rope = RopeTable.of(config, torch.float32, "cpu")
         self._cosines, self._sines = rope.cosines.numpy(), rope.sines.numpy()
         self._shape = shape_of(config)
@@ -47,15 +47,17 @@ class Int8Decoder:
         )
 
     def forward(
-        self, batch: StepBatch, cache: Int8KVCache, taps: HiddenTaps | None = None
+        self, batch: StepBatch, cache: Int8KVCache, aux_hidden_states: AuxHiddenStates | None = None
     ) -> torch.Tensor:
         """Compute every row, writing its keys and values to its slot.
 
-        Fills `taps`, where given. Returns the logits of `batch.logit_rows`: float32 [L, V]; they
-        last until the next forward.
+        Fills `aux_hidden_states`, where given. Returns the logits of `batch.logit_rows`,
+        float32 [L, V]; they last until the next forward.
         """
         rows = batch.paged_rows(cache.block_size)
-        taps = taps or HiddenTaps.of((), batch, self.config.hidden_size)
+        aux_hidden_states = aux_hidden_states or AuxHiddenStates.of(
+            (), batch, self.config.hidden_size
+        )
         step = Step(
             F.embedding(batch.token_ids, self._embedding).float().numpy(),
             batch.positions.numpy(),
@@ -64,8 +66,8 @@ class Int8Decoder:
             rows.arrays,
             batch.logit_rows.numpy(),
             cache.arrays,
-            np.array(taps.layers, np.int64),
-            taps.states.numpy(),
+            np.array(aux_hidden_states.layers, np.int64),
+            aux_hidden_states.states.numpy(),
         )
         logits = decode_step(self._weights, self._shape, step, self._workspace, self._team)
         return torch.from_numpy(logits)[:, : self.config.vocab_size]

@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from canopy.model_store.manifest import damage, file_sha256, manifest_path, write_manifest
+from canopy.model_store.manifest import file_sha256, integrity_error, manifest_path, write_manifest
 from canopy.models.block_drafter.network import BlockDrafterConfig
 from canopy.models.config import ModelConfig
 from canopy.models.llama.weights import load_weights
 from canopy_kernels.cpu import aligned
 from canopy_kernels.int8.decoder import Shape, Weights
 from canopy_kernels.int8.fused_ops import Linears
-from canopy_kernels.int8.gemm import quantise_weight
+from canopy_kernels.int8.gemm import quantize_weight
 from canopy_kernels.int8.layout import pad_outputs
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ def load_int8_weights(folder: str | Path, config: ModelConfig) -> tuple[torch.Te
     stored = load_weights(folder, config)
     embedding = stored["model.embed_tokens.weight"]
     kept, origin = folder.with_name(f"{folder.name}.int8-{FORMAT}"), _origin(folder)
-    if fault := damage(kept, origin, full=False):
+    if fault := integrity_error(kept, origin, full=False):
         logger.info("converting %s to int8 (%s)", folder, fault)
         weights = convert(stored, config)
         try:
@@ -65,7 +65,7 @@ def shape_of(config: ModelConfig | BlockDrafterConfig) -> Shape:
 
 
 def convert(stored: dict[str, torch.Tensor], config: ModelConfig) -> Weights:
-    """Quantise the tensors of a folder, by their Hugging Face names."""
+    """Quantize the tensors of a folder, by their Hugging Face names."""
     head = "model.embed_tokens" if config.tie_word_embeddings else "lm_head"
     attention, mlp = "self_attn.", "mlp."
     return Weights(
@@ -115,7 +115,7 @@ def _linear(
     stored: dict[str, torch.Tensor], names: list[str]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     weight = np.concatenate([_array(stored[f"{name}.weight"]) for name in names])
-    blocks, scales = quantise_weight(weight)
+    blocks, scales = quantize_weight(weight)
     bias = np.zeros(len(weight), np.float32)
     if f"{names[0]}.bias" in stored:
         bias = np.concatenate([_array(stored[f"{name}.bias"]) for name in names])
@@ -128,7 +128,7 @@ def _stack(linears: list[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> Linears:
 
 def _origin(folder: Path) -> str:
     """Format, and the folder's manifest, or name, size and time of every weight file."""
-    if damage(folder, None, full=False) is None:
+    if integrity_error(folder, None, full=False) is None:
         return f"format {FORMAT} manifest {file_sha256(manifest_path(folder))}"
     files = {}
     for path in sorted(folder.glob("*.safetensors")):

@@ -3,19 +3,19 @@
 import torch
 
 from canopy.models.llama.layers import Linear, RMSNorm
-from canopy_kernels.dense.batch_invariant_linear import launch_invariant_linear
+from canopy_kernels.dense.batch_invariant_linear import launch_batch_invariant_linear
 from canopy_kernels.dense.rms_norm import launch_rms_norm
 
 
-class InvariantLinear(Linear):
+class BatchInvariantLinear(Linear):
     """As Linear."""
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """[T, in] to [T, out]."""
-        return launch_invariant_linear(rows, self.weight, self.bias)
+        return launch_batch_invariant_linear(rows, self.weight, self.bias)
 
 
-class InvariantRMSNorm(RMSNorm):
+class BatchInvariantRMSNorm(RMSNorm):
     """As RMSNorm."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:

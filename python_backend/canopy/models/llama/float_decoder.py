@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 
-from canopy.kv_cache.batch_invariant_cache import PathKVCache
+from canopy.kv_cache.batch_invariant_cache import BatchInvariantKVCache
 from canopy.kv_cache.float_cache import KVCache
 from canopy.kv_cache.triton_cache import cache_type_for
 from canopy.models.config import ModelConfig
-from canopy.models.llama.batch_invariant_layers import InvariantLinear, InvariantRMSNorm
+from canopy.models.llama.batch_invariant_layers import BatchInvariantLinear, BatchInvariantRMSNorm
 from canopy.models.llama.layers import (
     MLP,
     Attention,
@@ -19,11 +19,11 @@ from canopy.models.llama.layers import (
     Linear,
     RMSNorm,
     RopeTable,
-    Rows,
+    RowFn,
     StepContext,
 )
 from canopy.models.llama.weights import load_weights
-from canopy.models.step_batch import HiddenTaps, StepBatch
+from canopy.models.step_batch import AuxHiddenStates, StepBatch
 
 
 class FloatDecoder:
@@ -36,10 +36,10 @@ class FloatDecoder:
     def __init__(
         self,
         config: ModelConfig,
-        embedding: Rows,
+        embedding: RowFn,
         layers: Sequence[DecoderLayer],
         norm: RMSNorm,
-        head: Rows,
+        head: RowFn,
         cache_kind: type[KVCache] | None = None,
     ) -> None:
         """cache_kind: of its caches; by default the one for the device."""
@@ -66,11 +66,12 @@ class FloatDecoder:
         )
 
     def forward(
-        self, batch: StepBatch, cache: KVCache, taps: HiddenTaps | None = None
+        self, batch: StepBatch, cache: KVCache, aux_hidden_states: AuxHiddenStates | None = None
     ) -> torch.Tensor:
         """Compute every row, writing its keys and values to its slot.
 
-        Fills `taps`, where given. Returns the logits of `batch.logit_rows`: float32 [L, V].
+        Fills `aux_hidden_states`, where given. Returns the logits of `batch.logit_rows`,
+        float32 [L, V].
         """
         batch = batch.to(self.device)
         context = StepContext(
@@ -81,8 +82,8 @@ class FloatDecoder:
         )
         hidden = self._embedding(batch.token_ids)  # [T, E]
         for index, layer in enumerate(self._layers):
-            if taps and index in taps.layers:
-                taps.states[:, taps.layers.index(index)] = hidden
+            if aux_hidden_states and index in aux_hidden_states.layers:
+                aux_hidden_states.states[:, aux_hidden_states.layers.index(index)] = hidden
             hidden = layer(hidden, context)
         return self._head(self._norm(hidden[batch.logit_rows])).float()
 
@@ -91,19 +92,19 @@ class FloatDecoder:
 
 
 @dataclass(frozen=True)
-class Parts:
+class ParallelParts:
     """How the parts that see all of a row, or all of the vocabulary, are made of their weights."""
 
-    embedding: Callable[[torch.Tensor], Rows]
-    row_parallel: Callable[[Linear], Rows]  # the last linear of attention and MLP
-    head: Callable[[Linear], Rows]
+    embedding: Callable[[torch.Tensor], RowFn]
+    row_parallel: Callable[[Linear], RowFn]  # the last linear of attention and MLP
+    head: Callable[[Linear], RowFn]
 
 
-WHOLE = Parts(Embedding, lambda linear: linear, lambda linear: linear)
+SINGLE_RANK = ParallelParts(Embedding, lambda linear: linear, lambda linear: linear)
 
 
 @dataclass(frozen=True)
-class Kinds:
+class LayerBackend:
     """Who computes what can be computed in several ways."""
 
     linear: type[Linear]
@@ -111,19 +112,23 @@ class Kinds:
     cache: type[KVCache] | None
 
 
-FASTEST = Kinds(Linear, RMSNorm, None)
+DEFAULT_BACKEND = LayerBackend(Linear, RMSNorm, None)
 # A row's logits are the same to the bit in any tree and batch; only the kernels can do that.
-SHAPE_INVARIANT = Kinds(InvariantLinear, InvariantRMSNorm, PathKVCache)
+SHAPE_INVARIANT = LayerBackend(BatchInvariantLinear, BatchInvariantRMSNorm, BatchInvariantKVCache)
 
 
 def load_float_decoder(
-    folder: str | Path, config: ModelConfig, dtype: str, device: str, kinds: Kinds = FASTEST
+    folder: str | Path,
+    config: ModelConfig,
+    dtype: str,
+    device: str,
+    backend: LayerBackend = DEFAULT_BACKEND,
 ) -> FloatDecoder:
     """Load a Hugging Face folder. dtype: "float32" or "bfloat16"; device: "cpu" or "cuda".
 
     Raises InvalidDeployment for what the folder lacks.
     """
-    return build_float_decoder(config, load_weights(folder, config), dtype, device, kinds=kinds)
+    return build_float_decoder(config, load_weights(folder, config), dtype, device, backend=backend)
 
 
 def build_float_decoder(
@@ -131,17 +136,19 @@ def build_float_decoder(
     stored: dict[str, torch.Tensor],
     dtype: str,
     device: str,
-    parts: Parts = WHOLE,
-    kinds: Kinds = FASTEST,
+    parts: ParallelParts = SINGLE_RANK,
+    backend: LayerBackend = DEFAULT_BACKEND,
 ) -> FloatDecoder:
     """Takes the tensors out of `stored`; those of one rank go with its `parts`."""
-    weights = _Weights(stored, getattr(torch, dtype), device, kinds)
+    weights = _Weights(stored, getattr(torch, dtype), device, backend)
     embedding = weights.take("model.embed_tokens.weight")
     layers = [_layer(config, weights, index, parts) for index in range(config.num_layers)]
-    norm = kinds.norm(weights.take("model.norm.weight"), config.rms_norm_eps)
-    head = kinds.linear(embedding if config.tie_word_embeddings else weights.take("lm_head.weight"))
+    norm = backend.norm(weights.take("model.norm.weight"), config.rms_norm_eps)
+    head = backend.linear(
+        embedding if config.tie_word_embeddings else weights.take("lm_head.weight")
+    )
     return FloatDecoder(
-        config, parts.embedding(embedding), layers, norm, parts.head(head), kinds.cache
+        config, parts.embedding(embedding), layers, norm, parts.head(head), backend.cache
     )
 
 
@@ -149,9 +156,13 @@ class _Weights:
     """Hands out each stored tensor once, so that its first copy is freed at once."""
 
     def __init__(
-        self, stored: dict[str, torch.Tensor], dtype: torch.dtype, device: str, kinds: Kinds
+        self,
+        stored: dict[str, torch.Tensor],
+        dtype: torch.dtype,
+        device: str,
+        backend: LayerBackend,
     ) -> None:
-        self.kinds = kinds
+        self.backend = backend
         self._stored = stored
         self._dtype = dtype
         self._device = device
@@ -163,16 +174,18 @@ class _Weights:
         """One linear whose outputs are those of the named ones, in order."""
         weight = torch.cat([self.take(f"{name}.weight") for name in names])
         if f"{names[0]}.bias" not in self._stored:
-            return self.kinds.linear(weight)
-        return self.kinds.linear(weight, torch.cat([self.take(f"{name}.bias") for name in names]))
+            return self.backend.linear(weight)
+        return self.backend.linear(weight, torch.cat([self.take(f"{name}.bias") for name in names]))
 
 
-def _layer(config: ModelConfig, weights: _Weights, index: int, parts: Parts) -> DecoderLayer:
+def _layer(
+    config: ModelConfig, weights: _Weights, index: int, parts: ParallelParts
+) -> DecoderLayer:
     prefix = f"model.layers.{index}."
     attention, mlp = prefix + "self_attn.", prefix + "mlp."
 
     def norm(name: str) -> RMSNorm:
-        return weights.kinds.norm(weights.take(f"{prefix}{name}.weight"), config.rms_norm_eps)
+        return weights.backend.norm(weights.take(f"{prefix}{name}.weight"), config.rms_norm_eps)
 
     return DecoderLayer(
         attention_norm=norm("input_layernorm"),
@@ -196,4 +209,4 @@ def _qk_norm(config: ModelConfig, weights: _Weights, prefix: str) -> RMSNorm:
     """One norm for all query and key heads: its weight repeats theirs."""
     query = weights.take(f"{prefix}q_norm.weight").expand(config.num_heads, -1)
     key = weights.take(f"{prefix}k_norm.weight").expand(config.num_kv_heads, -1)
-    return weights.kinds.norm(torch.cat((query, key)), config.rms_norm_eps)
+    return weights.backend.norm(torch.cat((query, key)), config.rms_norm_eps)

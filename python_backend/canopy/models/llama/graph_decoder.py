@@ -17,7 +17,7 @@ import torch
 from canopy.kv_cache.float_cache import KVCache
 from canopy.models.llama.buckets import Bucket, Buckets
 from canopy.models.llama.float_decoder import FloatDecoder
-from canopy.models.step_batch import HiddenTaps, StepBatch
+from canopy.models.step_batch import AuxHiddenStates, StepBatch
 from canopy_kernels.host_to_device import packed, views
 
 logger = logging.getLogger(__name__)
@@ -57,10 +57,11 @@ class GraphDecoder:
         decoder: FloatDecoder,
         max_rows: int,
         max_sequences: int,
-        tap_layers: tuple[int, ...] = (),
+        aux_hidden_state_layers: tuple[int, ...] = (),
         new_capture: Callable[[], Capture] = CudaGraphs,
     ) -> None:
-        """max_rows and max_sequences: of a step that is replayed. tap_layers: as of HiddenTaps."""
+        """max_rows and max_sequences: of a step that is replayed. aux_hidden_state_layers: as in
+        AuxHiddenStates."""
         self.config = decoder.config
         self._decoder = decoder
         self._limits = max_rows, max_sequences
@@ -68,8 +69,10 @@ class GraphDecoder:
         self._replays: dict[Bucket, Step] = {}
         device, config = decoder.device, decoder.config
         self._logits = torch.empty((max_rows, config.vocab_size), device=device)
-        states = torch.empty((max_rows, len(tap_layers), config.hidden_size), device=device)
-        self._taps = HiddenTaps(tap_layers, states)
+        states = torch.empty(
+            (max_rows, len(aux_hidden_state_layers), config.hidden_size), device=device
+        )
+        self._aux_layers = AuxHiddenStates(aux_hidden_state_layers, states)
         self._inputs = torch.empty(0)
         self._cache: KVCache | None = None
 
@@ -102,12 +105,14 @@ class GraphDecoder:
         self._send(empty.arrays)
         inputs = StepBatch(*views(self._inputs, empty.arrays))
         num_rows = bucket.num_rows
-        taps = HiddenTaps(self._taps.layers, self._taps.states[:num_rows])
+        aux_hidden_states = AuxHiddenStates(
+            self._aux_layers.layers, self._aux_layers.states[:num_rows]
+        )
         cache = self._cache
         assert cache is not None
 
         def step() -> None:
-            self._logits[:num_rows] = self._decoder.forward(inputs, cache, taps)
+            self._logits[:num_rows] = self._decoder.forward(inputs, cache, aux_hidden_states)
 
         return step
 
@@ -116,18 +121,20 @@ class GraphDecoder:
         self._inputs[: len(buffer)].copy_(buffer, non_blocking=True)
 
     def forward(
-        self, batch: StepBatch, cache: KVCache, taps: HiddenTaps | None = None
+        self, batch: StepBatch, cache: KVCache, aux_hidden_states: AuxHiddenStates | None = None
     ) -> torch.Tensor:
         """As `FloatDecoder.forward`, of a batch on the CPU."""
         if cache is not self._cache:
             raise ValueError("another cache has taken this one's place")
         bucket = self._buckets.bucket_of(batch)
-        if bucket is None or (taps and taps.layers != self._taps.layers):
-            return self._decoder.forward(batch, cache, taps)
+        if bucket is None or (
+            aux_hidden_states and aux_hidden_states.layers != self._aux_layers.layers
+        ):
+            return self._decoder.forward(batch, cache, aux_hidden_states)
         self._send(self._buckets.pad(batch, bucket).arrays)
         self._replays[bucket]()
-        if taps:
-            taps.states.copy_(self._taps.states[: len(taps.states)])
+        if aux_hidden_states:
+            aux_hidden_states.states.copy_(self._aux_layers.states[: len(aux_hidden_states.states)])
         return self._logits[: len(batch.logit_rows)]
 
     def confirm(self) -> None:

@@ -16,7 +16,7 @@ from canopy.kv_cache.float_cache import KVCache
 from canopy.models.config import Llama3Scaling, ModelConfig
 from canopy_kernels.attention.paged_rows import PagedRows
 
-Rows = Callable[[torch.Tensor], torch.Tensor]  # of every row another, whose width may differ
+RowFn = Callable[[torch.Tensor], torch.Tensor]  # of every row another, whose width may differ
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Attention:
     layer: int
     qkv: Linear  # [(H + 2K) * D, E]: queries, keys, values
     qk_norm: RMSNorm | None  # weight [H + K, D]
-    output: Rows
+    output: RowFn
     num_heads: int
     num_kv_heads: int
 
@@ -96,7 +96,7 @@ class MLP:
     """down(silu(gate(x)) * up(x))."""
 
     gate_up: Linear  # [2 * inner, E]
-    down: Rows  # [T, inner] to [T, E]
+    down: RowFn  # [T, inner] to [T, E]
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         """[T, E] to [T, E]."""

@@ -27,7 +27,7 @@ class Operation(IntEnum):
     STOP = 4
 
 
-def tell(operation: Operation, arrays: Sequence[torch.Tensor] = ()) -> None:
+def broadcast(operation: Operation, arrays: Sequence[torch.Tensor] = ()) -> None:
     """On rank 0."""
     sizes = [array.numel() for array in arrays]
     header = torch.zeros(2 + MAX_ARRAYS, dtype=torch.int64)
@@ -38,7 +38,7 @@ def tell(operation: Operation, arrays: Sequence[torch.Tensor] = ()) -> None:
         dist.broadcast(torch.cat(flat), 0)
 
 
-def hear() -> tuple[Operation, list[torch.Tensor]]:
+def receive() -> tuple[Operation, list[torch.Tensor]]:
     """On every other rank: the next operation, its arrays flat."""
     header = torch.zeros(2 + MAX_ARRAYS, dtype=torch.int64)
     dist.broadcast(header, 0)

@@ -12,16 +12,16 @@ from canopy.models.config import ModelConfig
 from canopy.models.decoder import Decoder, load_decoder
 from canopy.models.llama.float_decoder import FloatDecoder, build_float_decoder
 from canopy.models.llama.weights import load_weights
-from canopy.models.step_batch import HiddenTaps, StepBatch
+from canopy.models.step_batch import AuxHiddenStates, StepBatch
 from canopy.verifier.tensor_parallel.commands import Operation, arrays_of
-from canopy.verifier.tensor_parallel.layers import parts_of
-from canopy.verifier.tensor_parallel.rank_group import LocalWorkers, Team, pulse
+from canopy.verifier.tensor_parallel.layers import parallel_parts_of
+from canopy.verifier.tensor_parallel.rank_group import LocalWorkers, RankGroup, heartbeat
 from canopy.verifier.tensor_parallel.rendezvous import (
     LOOPBACK,
     Address,
-    announce,
     connect,
     host_store,
+    publish,
     wait_for_ranks,
 )
 from canopy.verifier.tensor_parallel.sharding import Shard
@@ -32,10 +32,10 @@ WORKER_MODULE = "canopy.verifier.tensor_parallel.worker"
 class ShardedCache:
     """Rank 0's share of the keys and values; what moves here moves on every rank."""
 
-    def __init__(self, local: KVCache, team: Team) -> None:
+    def __init__(self, local: KVCache, group: RankGroup) -> None:
         self.local = local
         self.block_size = local.block_size
-        self._team = team
+        self._team = group
 
     @property
     def device(self) -> torch.device:
@@ -52,31 +52,36 @@ class ShardedCache:
 class ShardedDecoder:
     """A decoder whose other ranks work elsewhere; it has one cache at a time, the newest."""
 
-    def __init__(self, config: ModelConfig, local: FloatDecoder, team: Team) -> None:
+    def __init__(self, config: ModelConfig, local: FloatDecoder, group: RankGroup) -> None:
         self.config = config
-        self.team = team
+        self.group = group
         self._local = local
         self._cache: ShardedCache | None = None
 
     def new_cache(self, num_blocks: int, block_size: int) -> ShardedCache:
         """An empty KV cache on every rank, in place of the last. Raises StageFailed."""
         self._cache = None
-        local = self.team.run(
+        local = self.group.run(
             Operation.NEW_CACHE,
             [torch.tensor([num_blocks, block_size])],
             lambda: self._local.new_cache(num_blocks, block_size),
         )
-        self._cache = ShardedCache(local, self.team)
+        self._cache = ShardedCache(local, self.group)
         return self._cache
 
     def forward(
-        self, batch: StepBatch, cache: ShardedCache, taps: HiddenTaps | None = None
+        self,
+        batch: StepBatch,
+        cache: ShardedCache,
+        aux_hidden_states: AuxHiddenStates | None = None,
     ) -> torch.Tensor:
         """As `FloatDecoder.forward`: float32 [L, V]. Raises StageFailed when a rank is lost."""
         if cache is not self._cache:
             raise ValueError("another cache has taken this one's place")
-        return self.team.run(
-            Operation.STEP, arrays_of(batch), lambda: self._local.forward(batch, cache.local, taps)
+        return self.group.run(
+            Operation.STEP,
+            arrays_of(batch),
+            lambda: self._local.forward(batch, cache.local, aux_hidden_states),
         )
 
     def confirm(self) -> None:
@@ -85,7 +90,7 @@ class ShardedDecoder:
         A collective that is aborted on a GPU leaves garbage behind and raises nothing, and the
         host reads on; what it has read counts for nothing if a rank was lost meanwhile.
         """
-        self.team.run(Operation.PULSE, (), lambda: pulse(self._local.device))
+        self.group.run(Operation.PULSE, (), lambda: heartbeat(self._local.device))
 
 
 def num_threads(target: TargetConfig) -> int:
@@ -103,14 +108,14 @@ def load_target(target: TargetConfig) -> Decoder:
     """
     if target.tensor_parallel_size == 1:
         folder = model_folder(target.model)
-        return load_decoder(folder, target.dtype, target.device, target.shape_invariant)
+        return load_decoder(folder, target.dtype, target.device, target.batch_invariant)
     return load_sharded(target)
 
 
 def load_shard(folder: str | Path, shard: Shard, dtype: str, device: str) -> FloatDecoder:
     """One rank's decoder; its forward is a collective work. Raises InvalidDeployment."""
     weights = shard.cut(load_weights(folder, shard.config))
-    return build_float_decoder(shard.local_config, weights, dtype, device, parts_of(shard))
+    return build_float_decoder(shard.local_config, weights, dtype, device, parallel_parts_of(shard))
 
 
 def load_sharded(target: TargetConfig, worker_module: str = WORKER_MODULE) -> ShardedDecoder:
@@ -122,7 +127,7 @@ def load_sharded(target: TargetConfig, worker_module: str = WORKER_MODULE) -> Sh
     is_local = not target.rendezvous
     address = Address(LOOPBACK, 0) if is_local else Address.parse(target.rendezvous)
     store = host_store(address)
-    announce(store, target)
+    publish(store, target)
     workers = LocalWorkers()
     try:
         if is_local:
@@ -133,7 +138,7 @@ def load_sharded(target: TargetConfig, worker_module: str = WORKER_MODULE) -> Sh
     except BaseException:
         workers.kill()
         raise
-    return ShardedDecoder(config, local, Team(workers, store))
+    return ShardedDecoder(config, local, RankGroup(workers, store))
 
 
 def _start_workers(

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812
 
-from canopy.models.llama.float_decoder import Parts
+from canopy.models.llama.float_decoder import ParallelParts
 from canopy.models.llama.layers import Linear
 from canopy.verifier.tensor_parallel.sharding import Shard
 
@@ -63,9 +63,9 @@ class VocabularyHead:
         return torch.cat([part[:, :size] for part, size in zip(parts, sizes, strict=True)], dim=1)
 
 
-def parts_of(shard: Shard) -> Parts:
+def parallel_parts_of(shard: Shard) -> ParallelParts:
     """How a rank's decoder differs from a whole one."""
-    return Parts(
+    return ParallelParts(
         embedding=lambda weight: VocabularyEmbedding(weight, shard.tokens.start),
         row_parallel=RowParallel,
         head=lambda linear: VocabularyHead(linear, shard),

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _abort_process_group
 
 from canopy.errors import StageFailed
-from canopy.verifier.tensor_parallel.commands import Operation, tell
+from canopy.verifier.tensor_parallel.commands import Operation, broadcast
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class LocalWorkers:
                 process.stdin.close()
 
 
-class Team:
+class RankGroup:
     """All ranks as rank 0 sees them. Thread-safe; `close` it, or let the process end."""
 
     def __init__(self, workers: LocalWorkers, store: dist.Store) -> None:
@@ -89,7 +89,7 @@ class Team:
             if self._failure:
                 raise StageFailed("verifier", self._failure)
             try:
-                tell(operation, arrays)
+                broadcast(operation, arrays)
                 return work()
             except Exception as error:
                 self._fail(error)
@@ -102,7 +102,7 @@ class Team:
             if not self._failure:
                 self._failure = "the ranks were sent home"
                 try:
-                    tell(Operation.STOP)
+                    broadcast(Operation.STOP)
                 except RuntimeError as error:
                     logger.warning("a rank was gone before it was sent home: %s", error)
                     self._end(_abort_process_group)
@@ -115,8 +115,8 @@ class Team:
                 continue  # an operation is under way, which is as good
             try:
                 if not self._failure:
-                    tell(Operation.PULSE)
-                    pulse("cpu")  # rank 0's own device is waited for by whoever reads results
+                    broadcast(Operation.PULSE)
+                    heartbeat("cpu")  # rank 0's own device is waited for by whoever reads results
             except RuntimeError as error:
                 self._fail(error)
             finally:
@@ -138,7 +138,7 @@ class Team:
         leave_group()
 
 
-def pulse(device: str) -> None:
+def heartbeat(device: str) -> None:
     """Every rank's part of Operation.PULSE: the ranks meet once the device has done its work."""
     if device.startswith("cuda"):
         torch.cuda.synchronize(device)

@@ -74,7 +74,7 @@ def join_store(address: Address) -> dist.TCPStore:
 # Rank 0's side
 
 
-def announce(store: dist.Store, target: TargetConfig) -> None:
+def publish(store: dist.Store, target: TargetConfig) -> None:
     """Tell the others what to load."""
     store.set("target", json.dumps(asdict(target)))
 
@@ -103,7 +103,7 @@ def wait_for_ranks(
 # The others' side
 
 
-def announced(store: dist.Store) -> TargetConfig:
+def read_published(store: dist.Store) -> TargetConfig:
     """What rank 0 wants loaded. Raises StageFailed when the ranks are at work already."""
     store.wait(["target"], timedelta(seconds=JOIN_TIMEOUT_S))
     if store.check(["go"]):

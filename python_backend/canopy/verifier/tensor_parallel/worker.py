@@ -22,29 +22,29 @@ from canopy.kv_cache.float_cache import KVCache
 from canopy.model_store.folders import model_folder
 from canopy.models.config import ModelConfig
 from canopy.models.llama.float_decoder import FloatDecoder
-from canopy.verifier.tensor_parallel.commands import Operation, batch_of, hear
+from canopy.verifier.tensor_parallel.commands import Operation, batch_of, receive
 from canopy.verifier.tensor_parallel.decoder import load_shard
-from canopy.verifier.tensor_parallel.rank_group import pulse
+from canopy.verifier.tensor_parallel.rank_group import heartbeat
 from canopy.verifier.tensor_parallel.rendezvous import (
     Address,
-    announced,
     connect,
     join_store,
+    read_published,
     report,
 )
 from canopy.verifier.tensor_parallel.sharding import Shard
 
 
 @torch.inference_mode()  # as rank 0
-def follow(decoder: FloatDecoder) -> KVCache | None:
+def worker_loop(decoder: FloatDecoder) -> KVCache | None:
     """Do every operation until STOP; returns the last cache. Raises RuntimeError for a lost one."""
     cache: KVCache | None = None
     while True:
-        operation, arrays = hear()
+        operation, arrays = receive()
         if operation is Operation.STOP:
             return cache
         if operation is Operation.PULSE:
-            pulse(decoder.device)
+            heartbeat(decoder.device)
         elif operation is Operation.NEW_CACHE:
             num_blocks, block_size = arrays[0].tolist()
             cache = None  # frees the old one first
@@ -60,7 +60,7 @@ def serve_rank(arguments: argparse.Namespace) -> KVCache | None:
     """Join, load, follow. Raises what ended it."""
     address, rank, num_ranks = arguments.rendezvous, arguments.rank, arguments.num_ranks
     store = join_store(address)
-    target = announced(store)
+    target = read_published(store)
     torch.set_num_threads(arguments.num_threads or target.num_threads or usable_cpus())
     try:
         config, decoder = _load(arguments, target)
@@ -69,7 +69,7 @@ def serve_rank(arguments: argparse.Namespace) -> KVCache | None:
         raise
     report(store, rank, config)
     connect(store, address, rank, num_ranks, target)
-    cache = follow(decoder)
+    cache = worker_loop(decoder)
     dist.destroy_process_group()
     return cache
 
