@@ -23,6 +23,7 @@ class SamplingOptions(TypedDict, total=False):
     speculation: str  # "off" or a policy's name
     node_budget: int
     acceptance: str
+    allow_special_tokens: bool  # False: those within messages are text
     trace: bool  # every chunk tells the rounds since the last one
 
 

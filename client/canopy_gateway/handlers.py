@@ -54,7 +54,8 @@ class CompletionHandler:
         """Raises APIError and ClientError."""
         messages = [message.for_server() for message in request.messages]
         self._check_size(sum(len(m["content"].encode()) for m in messages), "messages")
-        start = partial(self._client.stream_chat, messages)
+        allowed = self._settings.allow_special_tokens
+        start = partial(self._client.stream_chat, messages, allow_special_tokens=allowed)
         return await self._answer(request, [start], ChatShape(), api_key)
 
     async def complete(self, request: CompletionRequest, api_key: str) -> Response:

@@ -55,6 +55,11 @@ class GatewaySettings:
         30.0, "body-timeout", "Seconds for a body to arrive whole; then 408."
     )
     max_prompt_bytes: int = _setting(1 << 20, "max-prompt-bytes", "Longer texts get 400.")
+    allow_special_tokens: bool = _setting(
+        False,
+        "allow-special-tokens",
+        "Special tokens within the messages of a chat count, so that they can forge turns.",
+    )
     max_concurrent: int = _setting(64, "max-concurrent", "Answers at once; beyond, 429.")
     max_concurrent_per_key: int | None = _setting(
         None, "max-concurrent-per-key", "Answers at once for one API key; beyond, 429."

@@ -125,6 +125,7 @@ def test_messages_are_rendered_with_the_models_template(parser, tokenizer):
             "seed sent twice",
         ),
         (with_parameters(min_tokens=100), "min_tokens = 100 exceeds"),
+        (with_parameters(allow_special_tokens=False), "goes with messages alone"),
         (with_parameters(stop_token_ids="[400]"), "outside the vocabulary"),
         (with_parameters(temperature=1, acceptance="greedy"), "goes with temperature = 0"),
     ],
@@ -146,6 +147,14 @@ def test_the_prompt_is_prepended_as_the_vllm_backend_does(parser):
     streamed = parser.parse(ClientRequest(text_input=b"a", stream=True))
     flags = [r.prepend_prompt for r in (plain, excluded, streamed)]
     assert flags == [True, False, False]
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_special_token_within_a_message_counts_where_it_is_allowed(parser, allowed):
+    messages = json.dumps([{"role": "user", "content": "a<|end|>b"}]).encode()
+    given = {"allow_special_tokens": allowed}
+    request = parser.parse(ClientRequest(messages=messages, request_parameters=given))
+    assert (256 in request.prompt_token_ids) == allowed
 
 
 def test_lists_are_read_from_text_in_request_parameters_alone(parser):

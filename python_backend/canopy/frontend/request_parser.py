@@ -60,7 +60,7 @@ class RequestParser:
         is_excluded = client.exclude_input_in_output
         if client.stream and is_excluded is False:
             raise InvalidRequest("exclude_input_in_output = false cannot be had when streaming")
-        prompt_text, token_ids = self._prompt(client)
+        prompt_text, token_ids = self._prompt(client, given.allow_special_tokens)
         prepends = not client.stream and not is_excluded and client.text_input is not None
         timeouts = [self._deployment.limits.request_timeout_s]
         if client.timeout_us > 0:
@@ -76,15 +76,18 @@ class RequestParser:
             trace=given.trace,
         )
 
-    def _prompt(self, client: ClientRequest) -> tuple[str, list[int]]:
+    def _prompt(self, client: ClientRequest, allow_special_tokens: bool) -> tuple[str, list[int]]:
         if (client.text_input is None) == (client.messages is None):
             raise InvalidRequest(
                 "send either text_input or messages; messages is a string that holds a JSON list"
             )
         if client.messages is not None:
             self._check_size(client.messages, "messages")
-            text = self._tokenizer.render_chat(_parse_messages(client.messages))
+            messages = _parse_messages(client.messages)
+            text = self._tokenizer.render_chat(messages, allow_special_tokens)
             token_ids = self._tokenizer.encode_rendered(text)
+        elif not allow_special_tokens:
+            raise InvalidRequest("allow_special_tokens = false goes with messages alone")
         else:
             text = self._decode(client.text_input or b"", "text_input")
             token_ids = self._tokenizer.encode(text)

@@ -44,6 +44,7 @@ class ClientParameters:
     node_budget: int | None = None
     acceptance: str | None = None
     trace: bool = False
+    allow_special_tokens: bool = True
 
 
 def parse_parameters(
@@ -183,4 +184,5 @@ _PARSERS: dict[str, Callable[[str, Any], Any]] = {
     "node_budget": _integer(0, MAX_NODE_BUDGET, f"an integer from 0 to {MAX_NODE_BUDGET}"),
     "acceptance": _choice(*ACCEPTANCE_MODES),
     "trace": _boolean,
+    "allow_special_tokens": _boolean,
 }

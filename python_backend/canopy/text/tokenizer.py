@@ -14,6 +14,7 @@ from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from canopy.errors import InvalidDeployment, InvalidRequest
 from canopy.text.chat_template import ChatTemplate, find_template
+from canopy.text.special_tokens import CUT, SpecialTokenCutter
 
 _SPECIAL_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
@@ -28,6 +29,8 @@ class Tokenizer:
         self._tokenizer = _read_tokenizer(folder / "tokenizer.json")
         self._special_tokens = _special_tokens(folder, settings)
         found = find_template(folder, settings)
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        self._cutter = SpecialTokenCutter([token.content for token in added if token.special])
         self._template = found and ChatTemplate(found[0], self._special_tokens, found[1])
 
     @property
@@ -41,21 +44,31 @@ class Tokenizer:
         return self._tokenizer.encode(text, add_special_tokens=True).ids
 
     def encode_rendered(self, text: str) -> list[int]:
-        """Ids of a text that already carries its special tokens, such as a rendered chat."""
-        return self._tokenizer.encode(text, add_special_tokens=False).ids
+        """Ids of a text that already carries its special tokens, such as a rendered chat.
+
+        What lies between two cuts of `special_tokens` is encoded by itself.
+        """
+        pieces = [
+            self._tokenizer.encode(piece, add_special_tokens=False).ids for piece in text.split(CUT)
+        ]
+        return [token_id for ids in pieces for token_id in ids]
 
     def decode(self, token_ids: list[int]) -> str:
         """Text of ids; special tokens left out, undecodable bytes as U+FFFD."""
         return self._tokenizer.decode(token_ids, skip_special_tokens=True)
 
-    def render_chat(self, messages: list[dict[str, Any]]) -> str:
+    def render_chat(self, messages: list[dict[str, Any]], allow_special_tokens: bool = True) -> str:
         """The model's chat template over `messages`, ending where the answer begins.
 
-        Raises InvalidRequest when the model has no template or the template refuses.
+        Special tokens that the messages themselves hold stay what they are, or are cut where they
+        are not allowed. Raises InvalidRequest when the model has no template or the template
+        refuses.
         """
         if self._template is None:
             raise InvalidRequest("this model has no chat template: send text_input instead")
-        return self._template.render(messages)
+        return self._template.render(
+            messages if allow_special_tokens else self._cutter.cut(messages)
+        )
 
 
 def _read_tokenizer(path: Path) -> HuggingFaceTokenizer:
