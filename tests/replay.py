@@ -38,12 +38,18 @@ def assert_same_or_tied(
     folder: Path, prompt: str, options: dict[str, Any], text: str, other: str
 ) -> None:
     """Equal texts, or a tie of the target at the first token where they differ."""
-    if text == other:
+    if text != other:
+        encode = Tokenizer(folder).encode
+        assert_same_or_tied_tokens(folder, encode(prompt), options, encode(text), encode(other))
+
+
+def assert_same_or_tied_tokens(
+    folder: Path, prompt: list[int], options: dict[str, Any], ids: list[int], other: list[int]
+) -> None:
+    """The same rule where the tokens are known."""
+    if ids == other:
         return
-    tokenizer = Tokenizer(folder)
-    ids, other_ids = tokenizer.encode(text), tokenizer.encode(other)
-    pairs = enumerate(zip(ids, other_ids, strict=False))
-    first = next((i for i, (a, b) in pairs if a != b), min(len(ids), len(other_ids)))
-    scores = _scores(folder, tokenizer.encode(prompt) + ids[:first], options)
-    best, second = np.sort(scores)[::-1][:2]
-    assert best - second < MAX_GAP, f"texts differ at token {first}: {text!r} and {other!r}"
+    pairs = enumerate(zip(ids, other, strict=False))
+    first = next((i for i, (a, b) in pairs if a != b), min(len(ids), len(other)))
+    best, second = np.sort(_scores(folder, prompt + ids[:first], options))[::-1][:2]
+    assert best - second < MAX_GAP, f"they differ at token {first}: {ids} and {other}"

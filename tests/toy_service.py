@@ -14,6 +14,7 @@ from canopy.server.probe import read_metrics
 from canopy.server.runtime import MODEL_REPOSITORY
 
 WORD_S = 0.02
+ENDLESS = "word " * 4000  # longer than any wait of a test
 
 MODEL = """
 import json, threading, time
@@ -112,11 +113,9 @@ class TritonPythonModel:
 """
 
 
-def becomes_idle(server: ServerConfig, timeout_s: float = 2.0) -> bool:
+def becomes_idle(server: ServerConfig) -> bool:
     """Whether no request runs any more, soon; the gauge follows the last response."""
-    return wait_until(
-        lambda: read_metrics(server)["canopy_running_sequences"] == 0, timeout_s=timeout_s
-    )
+    return wait_until(lambda: read_metrics(server)["canopy_running_sequences"] == 0)
 
 
 def write_toy_repository(folder: Path, model: str = MODEL) -> Path:

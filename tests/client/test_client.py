@@ -1,10 +1,9 @@
 """The client against a real server."""
 
 import threading
-import time
 
 import pytest
-from toy_service import WORD_S, becomes_idle
+from toy_service import ENDLESS, becomes_idle
 
 from canopy_client import Cancelled, Client, InvalidRequest, TimedOut, Unavailable
 
@@ -39,17 +38,15 @@ def test_errors_of_the_server_are_raised_and_the_client_stays_usable(client):
 
 @pytest.mark.parametrize("num_chunks", [0, 1])
 def test_leaving_a_stream_early_cancels_the_request(client, toy_server, num_chunks):
-    start = time.monotonic()
-    with client.stream("word " * 400) as stream:
+    with client.stream(ENDLESS) as stream:
         for _, _ in zip(range(num_chunks), stream, strict=False):
             pass
-    assert time.monotonic() - start < 400 * WORD_S / 2
     assert becomes_idle(toy_server.server)
     assert list(stream) == []
 
 
 def test_cancel_from_another_thread_ends_the_iteration(client, toy_server):
-    stream = client.stream("word " * 400)
+    stream = client.stream(ENDLESS)
     threading.Timer(0.2, stream.cancel).start()
     with pytest.raises(Cancelled):
         for _ in stream:
@@ -74,7 +71,7 @@ def test_threads_share_a_client(client):
 
 def test_an_answer_that_takes_too_long_times_out(toy_server):
     with Client(toy_server.grpc_url, timeout_s=0.3) as client, pytest.raises(TimedOut):
-        client.generate("word " * 100)
+        client.generate(ENDLESS)
 
 
 def test_health_asks_for_a_real_answer(client):

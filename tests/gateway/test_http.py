@@ -5,6 +5,7 @@ import json
 import httpx2
 import pytest
 from served import gateway
+from toy_service import ENDLESS
 
 from canopy_gateway import GatewaySettings
 
@@ -132,7 +133,7 @@ def test_one_key_cannot_take_every_place(toy):
         server_url=toy.grpc_url, api_keys=("one", "two"), max_concurrent=4, max_concurrent_per_key=1
     )
     with gateway(settings) as url:
-        long = ask("word " * 400, stream=True)
+        long = ask(ENDLESS, stream=True)
         one, two = ({"Authorization": f"Bearer {key}"} for key in ("one", "two"))
         with httpx2.stream("POST", url + "/v1/completions", json=long, headers=one) as response:
             assert response.status_code == 200

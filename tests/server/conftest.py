@@ -24,7 +24,7 @@ def _serve(deployment: Deployment, folder: Path) -> Iterator[TestedServer]:
 @pytest.fixture(scope="session")
 def shared_server(tiny_folder: Path, tmp_path_factory) -> Iterator[TestedServer]:
     deployment = Deployment(
-        target=TargetConfig(model=str(tiny_folder), dtype="float32"),
+        target=TargetConfig(model=str(tiny_folder), dtype="int8"),  # whose text is exact
         cache=CacheConfig(num_tokens=16384),
         limits=LimitsConfig(max_step_tokens=96),
     )

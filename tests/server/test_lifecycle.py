@@ -23,7 +23,7 @@ def test_cancelling_a_grpc_stream_frees_its_blocks(server):
     stream.send("abc", **ENDLESS)
     next(stream.responses())
     stream.close(cancel=True)
-    assert wait_until(server.cache_is_free, timeout_s=3)
+    assert wait_until(server.cache_is_free)
 
 
 def test_a_cancel_message_ends_a_request_with_a_clear_error(server):
@@ -33,7 +33,7 @@ def test_a_cancel_message_ends_a_request_with_a_clear_error(server):
         reply = ask(server.grpc_url, None, control='{"op": "cancel", "request_id": "mine"}')
         assert json.loads(reply.text) == {"cancelled": 1}
         assert any(error and error.startswith("[cancelled]") for error in _errors(stream))
-    assert wait_until(server.cache_is_free, timeout_s=3)
+    assert wait_until(server.cache_is_free)
 
 
 def _errors(stream: Stream):
@@ -54,8 +54,8 @@ def test_closing_an_http_connection_is_noticed_at_the_next_write(server):
     with socket.create_connection((host, int(port)), timeout=10) as connection:
         connection.sendall(head.encode() + body)
         assert connection.recv(64)
-    assert wait_until(lambda: server.metrics()["canopy_cancellations_total"] > before, timeout_s=5)
-    assert wait_until(server.cache_is_free, timeout_s=3)
+    assert wait_until(lambda: server.metrics()["canopy_cancellations_total"] > before)
+    assert wait_until(server.cache_is_free)
 
 
 def test_a_full_queue_says_unavailable_and_loses_nobody(small_server):
@@ -96,7 +96,7 @@ def test_a_killed_stage_is_healed_and_no_stream_breaks(server, stage):
             if is_last:
                 break
     assert text == expected
-    assert wait_until(server.cache_is_free, timeout_s=5)
+    assert wait_until(server.cache_is_free)
     assert ask(server.grpc_url, "abcabc", **options).text == expected
     assert wait_until(lambda: _is_loaded(server, stage), timeout_s=30)
 

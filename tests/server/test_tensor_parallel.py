@@ -35,7 +35,7 @@ def sharded_server(tiny_folder: Path, tmp_path_factory) -> Iterator[TestedServer
     with TestedServer(with_free_ports(deployment), tmp_path_factory.mktemp("sharded")) as server:
         yield server
         pids = worker_pids(server)
-    assert wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 5)
+    assert wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
 
 
 def worker_pids(server: TestedServer) -> list[int]:

@@ -35,4 +35,4 @@ class TestedServer(ServerProcess):
             busy = now["canopy_running_sequences"] + now["canopy_waiting_sequences"]
             return (free, used, busy) == (self.deployment.cache.num_blocks, 0, 0)
 
-        return wait_until(is_free, timeout_s=5)
+        return wait_until(is_free)
