@@ -35,7 +35,7 @@ class TritonPythonModel:
         self.families = []
         self.gauge = self.metric("canopy_running_sequences", pb_utils.MetricFamily.GAUGE)
         self.lock = threading.Lock()  # metric updates from two threads at once crash the server
-        self.turns = self.metric("canopy_engine_steps_total", pb_utils.MetricFamily.COUNTER)
+        self.turns = self.metric("canopy_steps_total", pb_utils.MetricFamily.COUNTER)
 
     def metric(self, name, kind):
         self.families.append(pb_utils.MetricFamily(name=name, description=name, kind=kind))

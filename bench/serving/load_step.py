@@ -119,8 +119,8 @@ def steps_to_follow(
     own = [m for m in moments if m.phase == phase]
     changed = [m for m in own if has_changed(m.running)]
     before = level(_second_half([m for m in moments if m.phase == phase - 1]))
-    choose = level(_second_half(own))
-    step = choose - before
+    settled = level(_second_half(own))
+    step = settled - before
     if not changed or abs(step) < least_step:
         return math.inf
     for number, moment in enumerate(changed):
@@ -151,9 +151,9 @@ def _summaries(moments: Sequence[Moment], phases: Sequence[tuple[int, float]]) -
     records: list[Record] = []
     for number, (streams, _) in enumerate(phases):
         own = [m for m in moments if m.phase == number]
-        choose = _second_half(own)
+        settled = _second_half(own)
         columns = ("nodes", "price", "predicted_ms", "measured_ms")
-        medians = {name: float(np.median([vars(m)[name] for m in choose])) for name in columns}
+        medians = {name: float(np.median([vars(m)[name] for m in settled])) for name in columns}
         records.append({"phase": number, "streams": streams, **medians})
     return records
 

@@ -123,7 +123,7 @@ def _answer(
         group.num_drafted += answer.speculation["drafted_nodes"]
         group.num_accepted += answer.speculation["accepted_tokens"]
     after = scrape_idle(server.metrics_url, num_finished)
-    num_steps = after.total("canopy_engine_steps_total") - before.total("canopy_engine_steps_total")
+    num_steps = after.total("canopy_steps_total") - before.total("canopy_steps_total")
     for stage in ("verify", "build"):
         seconds = [p.total("canopy_stage_seconds_total", stage=stage) for p in (before, after)]
         setattr(group, f"{stage}_ms", 1e3 * (seconds[1] - seconds[0]) / max(num_steps, 1))

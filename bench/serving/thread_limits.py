@@ -73,14 +73,14 @@ def run(options: Options) -> Result:
                     sample = _measure(servers[name], options.prompts, num, window_s)
                     samples[name, num].append(sample)
                     advance()
-    records = [_record(name, num, num_fixed) for (name, num), num_fixed in samples.items()]
+    records = [_record(name, num, taken) for (name, num), taken in samples.items()]
     return Result(figures(samples, streams), {"a server under load": records})
 
 
 @contextmanager
 def _served_freely(deployment: Deployment) -> Iterator[ServerProcess]:
     with (
-        patch.dict(runtime.THREAD_VARIABLES, free_threads(), select_nodes=True),
+        patch.dict(runtime.THREAD_VARIABLES, free_threads(), clear=True),
         served(deployment) as server,
     ):
         yield server
@@ -98,7 +98,7 @@ def _measure(
     goodput = crowd.goodput(start_s, end_s)
     crowd.close()
     wait_until_idle(server)
-    steps = after.total("canopy_engine_steps_total") - before.total("canopy_engine_steps_total")
+    steps = after.total("canopy_steps_total") - before.total("canopy_steps_total")
     verify_s = after.total("canopy_stage_seconds_total", stage="verify") - before.total(
         "canopy_stage_seconds_total", stage="verify"
     )

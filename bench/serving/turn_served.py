@@ -50,7 +50,7 @@ class Run:
 
     @property
     def num_turns(self) -> float:
-        return self.gained("canopy_engine_steps_total")
+        return self.gained("canopy_steps_total")
 
     def stage_ms(self, stage: str) -> float:
         """Mean of a turn."""

@@ -117,7 +117,7 @@ class Simulation:
         num_prompt_tokens = sum(job.num_prompt for job in running)
         prompt_rows = self._compute_prompts(running)
         fresh = [job for job in running if job.num_prompt == 0 and job not in decoding]
-        rankings, trees, draft_ms = self._trees(
+        proposals, trees, draft_ms = self._trees(
             decoding, StepSize(len(running), num_waiting, num_prompt_tokens)
         )
         num_nodes = sum(map(len, trees))
@@ -126,8 +126,8 @@ class Simulation:
         verify_ms *= math.exp(self._rng.normal(0.0, self._machine.noise))
         step_ms = verify_ms + draft_ms + self._machine.overhead_ms
         accepted = [
-            self._advance(job, ranking, nodes, clock_ms + step_ms, run)
-            for job, ranking, nodes in zip(decoding, rankings, trees, strict=True)
+            self._advance(job, proposal, nodes, clock_ms + step_ms, run)
+            for job, proposal, nodes in zip(decoding, proposals, trees, strict=True)
         ]
         for job in fresh:
             self._advance(job, None, set(), clock_ms + step_ms, run)
@@ -148,9 +148,9 @@ class Simulation:
         return _CHUNK - left
 
     def _advance(
-        self, job: Job, ranking: Template | None, nodes: set[int], now_ms: float, run: Run
+        self, job: Job, proposal: Template | None, nodes: set[int], now_ms: float, run: Run
     ) -> int:
-        accepted = job.text.accepted(ranking, nodes) if ranking and nodes else 0
+        accepted = job.text.accepted(proposal, nodes) if proposal and nodes else 0
         emitted = min(accepted + 1, job.num_left)
         job.num_left -= emitted
         job.first_ms = now_ms if math.isnan(job.first_ms) else job.first_ms
@@ -169,19 +169,19 @@ class Simulation:
         self._skip_steps = max(self._skip_steps - 1, -1)
         if self._arm.policy is PolicyName.OFF or not decoding or self._skip_steps >= 0:
             return [None] * len(decoding), [set() for _ in decoding], 0.0
-        rankings = [self._texts.proposal(job.text) for job in decoding]
-        reply = self._builder.build(self._request(rankings, size))
+        proposals = [self._texts.proposal(job.text) for job in decoding]
+        reply = self._builder.build(self._request(proposals, size))
         self._skip_steps = int(reply.draft_next[0]) - 1
         self._running_at_skip = size.num_running if self._skip_steps > 0 else 0
-        return rankings, _chosen(reply), self._machine.drafting_ms(len(decoding))
+        return proposals, _chosen(reply), self._machine.drafting_ms(len(decoding))
 
-    def _request(self, rankings: Sequence[Template], size: StepSize) -> BuildRequest:
-        num, arm = len(rankings), self._arm
-        parents = np.concatenate([ranking.parents for ranking in rankings])
+    def _request(self, proposals: Sequence[Template], size: StepSize) -> BuildRequest:
+        num, arm = len(proposals), self._arm
+        parents = np.concatenate([proposal.parents for proposal in proposals])
         return BuildRequest(
-            num_nodes=np.array([len(ranking.parents) - 1 for ranking in rankings], np.int32),
+            num_nodes=np.array([len(proposal.parents) - 1 for proposal in proposals], np.int32),
             parents=parents,
-            log_probs=np.concatenate([ranking.log_probs for ranking in rankings]),
+            log_probs=np.concatenate([proposal.log_probs for proposal in proposals]),
             entropies=np.zeros(len(parents), np.float32),
             policies=np.full(num, arm.policy, np.int32),
             node_budgets=np.full(num, arm.node_budget, np.int32),

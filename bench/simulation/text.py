@@ -80,19 +80,19 @@ def _grow(
     parents, edges, depths = [-1], [1.0], [0]
     slots: list[tuple[float, int, int, float]] = []  # minus survival, number, parent, edge
 
-    def ranking(node: int, survival: float) -> None:
+    def push(node: int, survival: float) -> None:
         first = float(np.clip(level + rng.normal(0.0, _JITTER), 0.02, 0.97))
         shares = [first] if is_chain else [first, *((1.0 - first) * s for s in _SHARES)]
         for edge in shares if depths[node] < _MAX_DEPTH else ():
             heapq.heappush(slots, (-survival * edge, len(slots) + 1000 * node, node, edge))
 
-    ranking(0, 1.0)
+    push(0, 1.0)
     while slots and len(parents) <= num_nodes:
         survival, _, parent, edge = heapq.heappop(slots)
         parents.append(parent)
         edges.append(edge)
         depths.append(depths[parent] + 1)
-        ranking(len(parents) - 1, -survival)
+        push(len(parents) - 1, -survival)
     children: list[list[int]] = [[] for _ in parents]
     for node, parent in enumerate(parents[1:], 1):
         children[parent].append(node)

@@ -120,14 +120,16 @@ def forgetful(tree, rows, target_weights, random_source):
     """Traversal that keeps a node's weight when a child was rejected."""
 
     def visit(node, weight):
-        remainder = Residual(target_weights(node), rows[node], weight)
+        residual = Residual(target_weights(node), rows[node], weight)
         for child in tree.children[node]:
-            result = visit(child, remainder.ranking(int(tree.token_ids[child])))
+            result = visit(child, residual.accept_probability(int(tree.token_ids[child])))
             if result:
                 return result
-        if not random_source.bernoulli(weight, node) or not remainder.measure.any():
+        if not random_source.bernoulli(weight, node) or not residual.unnormalized_probs.any():
             return None
-        return VerificationResult(tree.path(node), random_source.sample(remainder.measure, 0))
+        return VerificationResult(
+            tree.path(node), random_source.sample(residual.unnormalized_probs, 0)
+        )
 
     return visit(0, 1.0) or VerificationResult([], 0)
 

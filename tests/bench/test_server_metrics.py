@@ -1,8 +1,8 @@
 from bench.harness.server_metrics import parse_metrics
 
-PAGE = """# HELP canopy_engine_steps_total Passes of the engine loop
-# TYPE canopy_engine_steps_total counter
-canopy_engine_steps_total 12
+PAGE = """# HELP canopy_steps_total Passes of the engine loop
+# TYPE canopy_steps_total counter
+canopy_steps_total 12
 canopy_stage_seconds_total{stage="draft"} 0.25
 canopy_stage_seconds_total{stage="verify"} 1.5e+00
 nv_inference_exec_count{model="verifier",version="1"} 7
@@ -11,7 +11,7 @@ nv_inference_exec_count{model="verifier",version="1"} 7
 
 def test_samples_are_added_up_by_name_and_labels():
     page = parse_metrics(PAGE)
-    assert page.total("canopy_engine_steps_total") == 12
+    assert page.total("canopy_steps_total") == 12
     assert page.total("canopy_stage_seconds_total", stage="verify") == 1.5
     assert page.total("canopy_stage_seconds_total") == 1.75
     assert page.total("nv_inference_exec_count", model="verifier") == 7

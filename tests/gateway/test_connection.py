@@ -150,15 +150,15 @@ def test_a_request_that_offers_another_protocol_keeps_its_body(url):
 
 
 def test_a_reader_that_stops_is_dropped_and_its_request_cancelled(toy, url):
-    before = read_metrics(toy.server)["canopy_engine_steps_total"]
+    before = read_metrics(toy.server)["canopy_steps_total"]
     words = ["x" * 10_000] * 100
     asked = {"model": "canopy", "prompt": " ".join(words), "stream": True}
     body = json.dumps(asked).encode()
     with connected(url, receive_buffer=4096) as connection:
         connection.sendall(POST + b"Content-Length: %d\r\n\r\n" % len(body) + body)
-        assert wait_until(lambda: read_metrics(toy.server)["canopy_engine_steps_total"] > before)
+        assert wait_until(lambda: read_metrics(toy.server)["canopy_steps_total"] > before)
         assert wait_until(lambda: read_metrics(toy.server)["canopy_running_sequences"] == 0)
-    assert read_metrics(toy.server)["canopy_engine_steps_total"] - before < len(words)
+    assert read_metrics(toy.server)["canopy_steps_total"] - before < len(words)
 
 
 def test_an_idle_connection_outlives_the_time_that_a_head_may_take(url):

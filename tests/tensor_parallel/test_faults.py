@@ -119,7 +119,7 @@ def test_workers_end_with_a_rank_0_that_is_killed(tiny_folder):
         "from canopy.config import TargetConfig\n"
         "from canopy.verifier.tensor_parallel.decoder import load_sharded\n"
         "decoder = load_sharded(TargetConfig(**json.loads(sys.argv[1])))\n"
-        "print(json.dumps(decoder.team.workers.pids), flush=True)\n"
+        "print(json.dumps(decoder.group.workers.pids), flush=True)\n"
         "time.sleep(60)\n"
     )
     target = {"model": str(tiny_folder), "dtype": "float32", "tensor_parallel_size": 2}

@@ -111,7 +111,7 @@ def test_a_file_gives_back_what_was_saved(store, tmp_path):
     path = tmp_path / "store.safetensors"
     store.save(path, "abc")
     found = NgramStore.open(path, "abc")
-    for mine, its in zip(store.grams, found.grams, strict=True):
+    for mine, its in zip(store.ngrams, found.ngrams, strict=True):
         np.testing.assert_array_equal(mine, its)
         assert mine.dtype == its.dtype
         assert not its.flags.writeable
@@ -175,7 +175,7 @@ def drafter_of(model, ngrams):
 
 def test_a_deployment_uses_the_store_that_it_names(store, model, tmp_path):
     path = tmp_path / "store.safetensors"
-    NgramStore(store.grams, np.zeros(0)).save(path, vocabulary_digest(model))
+    NgramStore(store.ngrams, np.zeros(0)).save(path, vocabulary_digest(model))
     assert drafter_of(model, path) == ([3], 0)
     assert drafter_of(model, "") == ([], 0)
 

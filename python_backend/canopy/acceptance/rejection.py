@@ -63,28 +63,28 @@ def decide_token(
     node's children, as drawn from the row; deterministic if the row is empty. Raises ValueError
     for a child that cannot have been drawn from the row.
     """
-    remainder = Residual(target_weights, row)
+    residual = Residual(target_weights, row)
     for index, token in enumerate(children):
-        if random_source.bernoulli(remainder.verify_input(token), index):
+        if random_source.bernoulli(residual.accept_probability(token), index):
             return int(token)
-    return random_source.sample(remainder.measure, len(children))
+    return random_source.sample(residual.unnormalized_probs, len(children))
 
 
 class Residual:
     """What the children rejected so far have left of the target at a node.
 
     `weight` w is the probability with which the node itself is to be accepted, 1 for a node that
-    already is; `measure`, float64 [V], is w p for the current p.
+    already is; `unnormalized_probs`, float64 [V], is w p for the current p.
     """
 
     def __init__(self, target_weights: np.ndarray, row: ProposalRow, weight: float = 1.0) -> None:
         self.weight = weight
-        self.measure = target_weights * (weight / target_weights.sum())
+        self.unnormalized_probs = target_weights * (weight / target_weights.sum())
         self._row = row
         self._probs = row_probs(row)
 
-    def verify_input(self, token: int) -> float:
-        """The probability to accept the next child; the remainder is that after its rejection.
+    def accept_probability(self, token: int) -> float:
+        """The probability to accept the next child; the residual becomes that after its rejection.
 
         Raises ValueError for a token that cannot have been drawn.
         """
@@ -92,14 +92,16 @@ class Residual:
         proposed = probs[token_ids == token].sum()
         if not proposed > 0.0:
             raise ValueError(f"child {token} was not drawn from the node's proposal row")
-        acceptance = min(1.0, float(self.measure[token] / proposed))
-        self.measure[token_ids] = np.maximum(self.measure[token_ids] - probs, 0.0)
-        left = float(self.measure.sum())
+        acceptance = min(1.0, float(self.unnormalized_probs[token] / proposed))
+        self.unnormalized_probs[token_ids] = np.maximum(
+            self.unnormalized_probs[token_ids] - probs, 0.0
+        )
+        left = float(self.unnormalized_probs.sum())
         rejection = left + (1.0 - self.weight)
         if rejection == 0.0:  # proposal and target are one but for rounding
             return 1.0
         self.weight = left / rejection
-        self.measure /= rejection
+        self.unnormalized_probs /= rejection
         return acceptance
 
     def _proposal(self, token: int) -> tuple[np.ndarray, np.ndarray]:

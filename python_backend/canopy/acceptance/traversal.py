@@ -54,19 +54,19 @@ def traverse(
         """The verdict, if the path to this node or to one below it is accepted."""
         if weight == 0.0:
             return None
-        measure = None
+        unnormalized_probs = None
         if tree.children[node]:
-            remainder = Residual(target_weights(node), rows[node], weight)
+            residual = Residual(target_weights(node), rows[node], weight)
             for child in tree.children[node]:
-                result = visit(child, remainder.verify_input(int(tree.token_ids[child])))
+                result = visit(child, residual.accept_probability(int(tree.token_ids[child])))
                 if result is not None:
                     return result
-            weight, measure = remainder.weight, remainder.measure
+            weight, unnormalized_probs = residual.weight, residual.unnormalized_probs
         if node > 0 and not random_source.bernoulli(weight, node):
             return None
-        if measure is None:
-            measure = target_weights(node)
-        return VerificationResult(tree.path(node), random_source.sample(measure, 0))
+        if unnormalized_probs is None:
+            unnormalized_probs = target_weights(node)
+        return VerificationResult(tree.path(node), random_source.sample(unnormalized_probs, 0))
 
     result = visit(0, 1.0)
     assert result is not None, "the anchor has weight 1"

@@ -85,7 +85,7 @@ class Supervisor:
         return result.reason
 
     def _num_steps(self) -> float:
-        return read_metrics(self._process.server).get("canopy_engine_steps_total", 0.0)
+        return read_metrics(self._process.server).get("canopy_steps_total", 0.0)
 
     def _restart(self, reason: str) -> None:
         if time.monotonic() - self._ready_s > STABLE_S:
