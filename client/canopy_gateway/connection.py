@@ -68,7 +68,7 @@ class LimitedConnection(HttpToolsProtocol):
             data = _UPGRADE.sub(b"", head + end[:2]) + end[2:] + rest
         super().data_received(data)
         if self._reads_head and self._num_head_bytes > MAX_HEAD_BYTES:
-            self._refuse(_TOO_LARGE)
+            self._refuse(_too_large())
 
     def on_message_begin(self) -> None:
         """The first byte of a request."""
@@ -79,7 +79,7 @@ class LimitedConnection(HttpToolsProtocol):
         """One header. Raises APIError, which ends in `send_400_response`."""
         super().on_header(name, value)
         if len(self.headers) > MAX_HEADERS or self._num_head_bytes > MAX_HEAD_BYTES:
-            self._refusal = _TOO_LARGE
+            self._refusal = _too_large()
             raise self._refusal
 
     def on_headers_complete(self) -> None:
@@ -147,6 +147,6 @@ class LimitedConnection(HttpToolsProtocol):
         self.transport.close()
 
 
-_TOO_LARGE = APIError(
-    431, f"more than {MAX_HEADERS} headers or {MAX_HEAD_BYTES} bytes of them", "head_too_large"
-)
+def _too_large() -> APIError:
+    limits = f"{MAX_HEADERS} headers or {MAX_HEAD_BYTES} bytes of them"
+    return APIError(431, f"more than {limits}", "head_too_large")
