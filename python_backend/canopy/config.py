@@ -18,8 +18,10 @@ DEPLOYMENT_VARIABLE = "CANOPY_DEPLOYMENT"
 
 DTYPES = ("float32", "bfloat16", "int8")
 DEVICES = ("cpu", "cuda")
-SOURCES = ("none", "lookup", "autoregressive", "block", "markov", "all")
-NEURAL_SOURCES = ("block", "markov", "all")  # a block drafter, which reads the target's features
+HEAD_SOURCES = ("eagle3", "dspark", "dflash")  # published draft heads
+# Drafters that may read the target's hidden states.
+NEURAL_SOURCES = ("block", "markov", *HEAD_SOURCES, "auto", "all")
+SOURCES = ("none", "lookup", "autoregressive", *NEURAL_SOURCES)
 POLICIES = tuple(name.name.lower() for name in PolicyName if name is not PolicyName.OFF)
 ACCEPTANCE_MODES = tuple(mode.name.lower() for mode in Acceptance)
 DEFAULT_MODEL = "smollm2-135m-instruct"
@@ -96,9 +98,10 @@ class DrafterConfig:
 
     source: str = "lookup"
     model: str = ""  # the folder of a drafter model, made for the target's vocabulary
+    dtype: str = ""  # of a drafter model; "": the target's, of a draft head float32 for int8
     num_threads: int = 0  # 0: all CPUs, which nobody else uses meanwhile
     max_nodes: int = 64  # drafted nodes of one proposal, a superset of the tree that is verified
-    num_candidates: int = 512  # of a block drafter's vocabulary, scored by its Markov head
+    num_candidates: int = 512  # of a block drafter's vocabulary, scored at each node
     row_size: int = 32  # entries of a proposal row kept for the ratio rules (K)
     coupling: float = 0.7  # c in `log q + c * G`, the ranking of children in coupled mode
     max_match: int = 8  # longest suffix, in tokens, that lookup matches; 8 at most
@@ -108,6 +111,11 @@ class DrafterConfig:
 
     def __post_init__(self) -> None:
         _require_choice("drafter.source", self.source, SOURCES)
+        _require_choice("drafter.dtype", self.dtype, ("", *DTYPES))
+        _require(
+            self.dtype != "int8" or self.source == "autoregressive",
+            'drafter.dtype = "int8" is for an autoregressive drafter: choose float32 or bfloat16',
+        )
         _require(self.num_threads >= 0, "drafter.num_threads must be 0 (all CPUs) or more")
         _require(self.max_nodes >= 1, "drafter.max_nodes must be at least 1")
         _require(self.row_size >= 1, "drafter.row_size must be at least 1")
@@ -116,8 +124,7 @@ class DrafterConfig:
         _require(self.num_candidates >= 1, "drafter.num_candidates must be at least 1")
         _require(
             (self.source == "autoregressive" or self.reads_hidden_states) == bool(self.model),
-            'drafter.model is the folder of the drafter of the sources "autoregressive", "block", '
-            '"markov" and "all", and of no other',
+            'drafter.model is the folder of a drafter: all sources but "none" and "lookup" need it',
         )
 
     @property

@@ -12,9 +12,10 @@ from training.drafter_corpus import DRAFT_IDS, make_drafter
 from canopy.config import DrafterConfig
 from canopy.drafter.block.combined_weights import load_combined_weights, save_combined_weights
 from canopy.drafter.block.distributions import BlockDistributions, Copied, MarkovHead
+from canopy.drafter.block.drafter_model import BlockDrafterModel, LoadedBlockDrafter
 from canopy.drafter.block.markov_head import markov_head
 from canopy.drafter.block.prefix_cache import BLOCK, PrefixBlocks
-from canopy.drafter.block.source import BlockSource, LoadedBlockDrafter, blended
+from canopy.drafter.block.source import BlockSource, blended
 from canopy.drafter.growth.best_first import Continuations
 from canopy.drafter.lookup.source import LookupSource
 from canopy.drafter.source import DraftSequence, DraftTask
@@ -143,11 +144,11 @@ def loaded(tiny_folder):
 
 
 def source_of(loaded, with_lookup=False):
-    return BlockSource(
-        loaded,
-        DrafterConfig(source="markov", model="here"),
-        LookupSource(1, 4) if with_lookup else None,
-    )
+    return BlockSource(model_of(loaded), 0.7, LookupSource(1, 4) if with_lookup else None)
+
+
+def model_of(loaded):
+    return BlockDrafterModel(loaded, DrafterConfig.num_candidates)
 
 
 def task_of(sequence_id, tokens=TOKENS, temperature=0.0, acceptance=Acceptance.COUPLED):
@@ -214,7 +215,7 @@ def test_the_window_bounds_what_is_kept(loaded):
     source.propose([task_of(1, tokens[:301])])
     source.take_hidden_states({1: features_of(1, 300, 399)})
     assert source.propose([task_of(1, tokens[:400])])[0].tree.num_nodes == 12
-    context = source._contexts[1]
+    context = source._model._contexts[1]
     assert (len(context.key_values), context.end) == (loaded.config.window, 399)
 
 
@@ -231,8 +232,8 @@ def test_a_prefix_that_the_target_reuses_is_known_from_another_sequence(loaded):
     other = [9, *tokens[1:]]
     known, unknown = reusing.propose([task_of(2, tokens), task_of(3, other)])
     same(known, expected)
-    assert reusing._contexts[2].first == 0
-    assert reusing._contexts[3].first == 48
+    assert reusing._model._contexts[2].first == 0
+    assert reusing._model._contexts[3].first == 48
     assert unknown.tree.num_nodes == 12
 
 
@@ -255,7 +256,7 @@ def test_what_followed_the_latest_match_reaches_the_rows(loaded, tiny_folder):
     copying = replace(loaded, runner=CountedRunner(drafter))
     source, text = source_of(copying), [3, 50, 60, 70, 80, 90, 3, 50]
     source.take_hidden_states({1: features_of(1, 0, 7)})
-    laws = source._laws([task_of(1, text).sequence])[1]
+    laws = source._model.distributions([task_of(1, text).sequence])[1]
     assert [int(laws.after([60, 70, 80][:k], 1)[0][0]) for k in range(4)] == [60, 70, 80, 90]
 
 
@@ -287,14 +288,14 @@ def test_with_joint_weights_the_drafter_stands_among_lookups_candidates(loaded):
     weights[[FEATURES.index("drafted_odds"), FEATURES.index("match_share")]] = 1.0, 0.1
     lookup = LookupSource(1, 4)
     lookup.join(weights)
-    source = BlockSource(loaded, DrafterConfig(source="all", model="here"), lookup, is_joint=True)
+    source = BlockSource(model_of(loaded), 0.7, lookup, is_joint=True)
     source.take_hidden_states({1: features_of(1, 0, 7)})
     [proposal] = source.propose([task_of(1)])
     tree = proposal.tree
     sums = np.bincount(tree.parents[1:], np.exp(proposal.log_probs[1:].astype(float)))
     assert sums.max() <= 1.0 + 1e-6
     below_anchor = {int(tree.token_ids[node]) for node in tree.children[0]}
-    best = int(source._laws([task_of(1).sequence])[1].after([], 1)[0][0])
+    best = int(source._model.distributions([task_of(1).sequence])[1].after([], 1)[0][0])
     assert best in below_anchor
     source.finish(1)
     assert source.propose([task_of(1)])[0].tree.num_nodes > 0  # lookup goes on alone

@@ -75,7 +75,7 @@ def load_profile(deployment: Deployment) -> Profile:
 
 def fingerprint(deployment: Deployment) -> dict[str, str]:
     """What a profile depends on; measured times of one never serve another."""
-    target = deployment.target
+    target, drafter = deployment.target, deployment.drafter
     return {
         "model": model_digest(target.model),
         "dtype": target.dtype,
@@ -83,7 +83,7 @@ def fingerprint(deployment: Deployment) -> dict[str, str]:
         "machine": _processor_name(),
         "cores": str(usable_cpus()),
         "threads": _threads(target),
-        "drafter": deployment.drafter.source,
+        "drafter": " ".join((drafter.source, Path(drafter.model).name)).strip(),
         "ngrams": _store_digest(deployment.drafter.ngrams),
         _KERNELS: _kernels_digest(),
     }

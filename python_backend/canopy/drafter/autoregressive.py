@@ -29,7 +29,7 @@ from canopy.tree import Proposal
 
 
 def make_autoregressive_source(deployment: Deployment) -> "AutoregressiveSource":
-    """The drafter model of a deployment, with the target's dtype, device and cache size.
+    """The drafter model of a deployment, with the target's device and cache size.
 
     Raises InvalidDeployment for an unusable folder and for a vocabulary unlike the target's.
     """
@@ -37,7 +37,7 @@ def make_autoregressive_source(deployment: Deployment) -> "AutoregressiveSource"
     folder = small_drafter_folder(drafter.model)
     vocab_size = require_same_vocabulary(model_folder(target.model), folder)
     with torch_threads(drafter.threads):
-        decoder = load_decoder(folder, target.dtype, target.device)
+        decoder = load_decoder(folder, drafter.dtype or target.dtype, target.device)
     if decoder.config.vocab_size < vocab_size:
         raise InvalidDeployment(
             f"{folder.name} has {decoder.config.vocab_size} embeddings for {vocab_size} token ids"

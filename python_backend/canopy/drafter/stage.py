@@ -6,22 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from canopy.config import DEFAULT_NGRAMS, Deployment, DrafterConfig, TreeConfig
+from canopy.config import Deployment, DrafterConfig, TreeConfig
 from canopy.costs.profile import Profile
 from canopy.costs.profile_file import load_profile
-from canopy.drafter.lookup.ngram_store import NgramStore, vocabulary_digest
-from canopy.drafter.lookup.online_ngrams import OnlineNgrams
-from canopy.drafter.lookup.source import LookupSource
 from canopy.drafter.source import (
     DraftSequence,
     DraftTask,
     HiddenStateReader,
-    NoSource,
     ProposalSource,
 )
-from canopy.errors import InvalidDeployment
-from canopy.model_store.assets import ngram_store_path
-from canopy.model_store.folders import model_folder
+from canopy.drafter.source_choice import make_source
 from canopy.protocol.hidden_states import request_hidden_states
 from canopy.protocol.messages import UNKNOWN_ANCHOR, DraftReply, DraftRequest
 from canopy.protocol.proposals import pack_proposals
@@ -155,51 +149,5 @@ class DrafterStage:
 def make_drafter(deployment: Deployment, profile: Profile | None = None) -> DrafterStage:
     """The draft stage of a deployment. Raises InvalidDeployment for an unusable drafter."""
     profile = profile or load_profile(deployment)
-    source, num_missing = _make_source(deployment)
+    source, num_missing = make_source(deployment)
     return DrafterStage(source, deployment.drafter, deployment.tree, profile, num_missing)
-
-
-def _make_source(deployment: Deployment) -> tuple[ProposalSource, int]:
-    """The source, and how many parts of it had to be left out."""
-    drafter = deployment.drafter
-    if drafter.reads_hidden_states:
-        return _make_block_source(deployment)
-    if drafter.source == "lookup":
-        return _make_lookup(deployment)
-    if drafter.source == "autoregressive":
-        # The other sources need no torch: their process starts sooner and stays small without it.
-        from canopy.drafter.autoregressive import make_autoregressive_source
-
-        return make_autoregressive_source(deployment), 0
-    return NoSource(), 0
-
-
-def _make_block_source(deployment: Deployment) -> tuple[ProposalSource, int]:
-    """Without a usable block drafter the other sources go on."""
-    from canopy.drafter.block.source import make_block_source
-
-    lookup, num_missing = None, 0
-    if deployment.drafter.source == "all":
-        lookup, num_missing = _make_lookup(deployment)
-    try:
-        return make_block_source(deployment, lookup), num_missing
-    except InvalidDeployment as error:
-        logger.error("the block drafter is left out: %s", error)
-        return lookup or NoSource(), num_missing + 1
-
-
-def _make_lookup(deployment: Deployment) -> tuple[LookupSource, int]:
-    """Compiled and ready; without its store where that does not fit."""
-    drafter, store, num_missing = deployment.drafter, NgramStore.empty(), 0
-    if path := ngram_store_path(drafter.ngrams):
-        try:
-            store = NgramStore.open(path, vocabulary_digest(model_folder(deployment.target.model)))
-        except InvalidDeployment as error:
-            # The default is for the default model, and for others of its vocabulary.
-            is_wanted = drafter.ngrams != DEFAULT_NGRAMS
-            num_missing = int(is_wanted)
-            logger.log(logging.ERROR if is_wanted else logging.INFO, "no n-gram store: %s", error)
-    learning = OnlineNgrams(store.ngrams) if drafter.learn_online else None
-    source = LookupSource(drafter.min_match, drafter.max_match, store, learning, drafter.coupling)
-    source.warm_up()
-    return source, num_missing

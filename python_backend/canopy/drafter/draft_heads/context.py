@@ -38,9 +38,9 @@ class HeadContexts:
         self._origins: dict[int, int] = {}  # position of each sequence's first row
         self._pending: dict[int, HiddenStates] = {}  # states whose rows are not computed yet
 
-    def add(self, features: dict[int, HiddenStates]) -> None:
+    def add(self, hidden_states: dict[int, HiddenStates]) -> None:
         """States that have come, by sequence."""
-        for sequence_id, part in features.items():
+        for sequence_id, part in hidden_states.items():
             known = self._pending.get(sequence_id)
             self._pending[sequence_id] = known.joined(part) if known else part
 
@@ -76,6 +76,12 @@ class HeadContexts:
     def length(self, sequence_id: int) -> int:
         """Rows of a sequence that are computed."""
         return self.blocks.num_committed(sequence_id)
+
+    def slots(self, sequence_id: int) -> np.ndarray:
+        """int64 [length] where the rows of a sequence lie."""
+        size, rows = self.blocks.block_size, np.arange(self.length(sequence_id))
+        table = np.array(self.blocks.block_table(sequence_id), np.int64)
+        return table[rows // size] * size + rows % size
 
     def finish(self, sequence_id: int) -> None:
         """Drop a sequence; unknown ids do nothing."""

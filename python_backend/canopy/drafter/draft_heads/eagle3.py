@@ -44,9 +44,9 @@ class Eagle3Source:
         self._draft_ids = head.draft_ids.cpu().numpy().astype(np.int32)
         self._outputs: dict[int, torch.Tensor] = {}  # [E] of the position before each anchor
 
-    def take_hidden_states(self, features: dict[int, HiddenStates]) -> None:
+    def take_hidden_states(self, hidden_states: dict[int, HiddenStates]) -> None:
         """Positions that the target has computed, by sequence."""
-        self.contexts.add(features)
+        self.contexts.add(hidden_states)
 
     @torch.inference_mode()
     def propose(self, tasks: Sequence[DraftTask]) -> list[Proposal]:
