@@ -19,9 +19,10 @@ FROM python AS dependencies
 ARG PIP_EXTRA_INDEX_URL=
 WORKDIR /opt/canopy
 RUN python3 -m venv .venv && .venv/bin/pip install --no-cache-dir "pip>=24.1" "setuptools>=77"
-COPY pyproject.toml ./
+COPY pyproject.toml constraints.txt ./
+COPY client/canopy_client/pyproject.toml client/canopy_client/
 COPY deploy/pins.py deploy/
-RUN .venv/bin/python deploy/pins.py neural > requirements.txt \
+RUN .venv/bin/python deploy/pins.py ".[neural]" client/canopy_client > requirements.txt \
     && .venv/bin/pip install --no-cache-dir -r requirements.txt
 
 FROM python AS server
@@ -29,7 +30,8 @@ RUN useradd --uid 10001 --create-home --home-dir /models canopy
 COPY --from=dependencies /opt/canopy/.venv /opt/canopy/.venv
 WORKDIR /opt/canopy
 COPY . .
-RUN .venv/bin/pip install --no-cache-dir --no-deps --no-build-isolation --editable .
+RUN .venv/bin/pip install --no-cache-dir --no-deps --no-build-isolation \
+    --editable client/canopy_client --editable .
 ENV PATH=/opt/canopy/.venv/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
@@ -43,14 +45,15 @@ ENTRYPOINT []
 CMD ["canopy", "serve", "--config", "deploy/container.toml"]
 
 FROM dependencies AS perf-dependencies
-RUN .venv/bin/python deploy/pins.py --only plots > plots.txt \
+RUN .venv/bin/python deploy/pins.py ".[plots]" client/canopy_client > plots.txt \
     && .venv/bin/pip install --no-cache-dir -r plots.txt
 
 FROM server AS perf
 COPY --from=perf-dependencies /opt/canopy/.venv /opt/canopy/.venv
 USER root
 RUN install --directory --owner=canopy /results
-RUN .venv/bin/pip install --no-cache-dir --no-deps --no-build-isolation --editable .
+RUN .venv/bin/pip install --no-cache-dir --no-deps --no-build-isolation \
+    --editable client/canopy_client --editable .
 USER canopy
 CMD ["python", "-m", "bench", "perf_analyzer", "--server", "triton:8001"]
 
@@ -63,15 +66,13 @@ RUN apt-get update \
     && useradd --uid 10001 --create-home canopy
 WORKDIR /opt/canopy
 RUN python3 -m venv .venv && .venv/bin/pip install --no-cache-dir "pip>=24.1" "setuptools>=77"
-COPY pyproject.toml ./
-COPY deploy/pins.py deploy/
-RUN .venv/bin/python deploy/pins.py --only numpy tritonclient httpx2 typer gateway > requirements.txt \
-    && .venv/bin/pip install --no-cache-dir -r requirements.txt
+COPY constraints.txt ./
 COPY client client
+RUN .venv/bin/pip install --no-cache-dir --constraint constraints.txt \
+    ./client/canopy_client ./client/canopy_gateway
 ENV PATH=/opt/canopy/.venv/bin:$PATH \
-    PYTHONPATH=/opt/canopy/client \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
 USER canopy
 EXPOSE 8080
-CMD ["python", "-m", "canopy_gateway", "--host", "0.0.0.0", "--server", "triton:8001"]
+CMD ["canopy-gateway", "--host", "0.0.0.0", "--server", "triton:8001"]

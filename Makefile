@@ -8,6 +8,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime-installed
 TOOLS := $(VENV)/.tools-installed
+PIP_INSTALL := $(BIN)/python -m pip install --constraint constraints.txt
+PROJECTS := pyproject.toml client/canopy_client/pyproject.toml client/canopy_gateway/pyproject.toml constraints.txt
 
 .PHONY: serve test lint clean
 
@@ -26,13 +28,13 @@ clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(RUNTIME): pyproject.toml
+$(RUNTIME): $(PROJECTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Canopy needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --upgrade "pip>=24.1"
-	$(BIN)/python -m pip install --editable .
+	$(PIP_INSTALL) --editable client/canopy_client --editable .
 	touch $@
 
 $(TOOLS): $(RUNTIME)
-	$(BIN)/python -m pip install --editable ".[dev]"
+	$(PIP_INSTALL) --editable client/canopy_client --editable client/canopy_gateway --editable ".[dev]"
 	touch $@

@@ -10,7 +10,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, requires
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,8 +21,6 @@ from bench.peers.arm import CannotRun
 from canopy.model_store.folders import PUBLISHED, FetchFailed, canopy_home, fetch_gguf
 from canopy.model_store.folders import Progress as OnProgress
 from canopy.model_store.manifest import file_sha256
-
-_DISTRIBUTION = "canopy-serving"
 
 
 def peers_home() -> Path:
@@ -37,8 +35,7 @@ def python_with(requirement: str) -> Path:
 
     Raises CannotRun.
     """
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    folder = peers_home() / f"python{version}"
+    folder = peers_home() / f"python{sys.version_info.major}.{sys.version_info.minor}"
     python = folder / "bin" / "python"
     installed = folder / "installed" / requirement
     if not python.exists():
@@ -52,16 +49,11 @@ def python_with(requirement: str) -> Path:
 
 
 def project_requirement(package: str) -> str:
-    """The version that the project itself pins. Raises CannotRun."""
+    """The version that the project itself runs with. Raises CannotRun."""
     try:
-        lines = requires(_DISTRIBUTION) or []
+        return f"{package}=={version(package)}"
     except PackageNotFoundError:
-        lines = []
-    for line in lines:
-        name, equals, rest = line.partition("==")
-        if name == package and equals:
-            return f"{name}=={rest.partition(';')[0].strip()}"
-    raise CannotRun(f"the project pins no version of {package}")
+        raise CannotRun(f"{package} is not installed beside the project") from None
 
 
 def gguf_of(model: str, progress: OnProgress) -> Path:

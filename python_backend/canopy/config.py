@@ -98,7 +98,7 @@ class DrafterConfig:
 
     source: str = "lookup"
     model: str = ""  # the folder of a drafter model, made for the target's vocabulary
-    dtype: str = ""  # of a drafter model; "": the target's, of a draft head float32 for int8
+    dtype: str = ""  # of a drafter model; empty: the target's, float32 for a draft head
     num_threads: int = 0  # 0: all CPUs, which nobody else uses meanwhile
     max_nodes: int = 64  # drafted nodes of one proposal, a superset of the tree that is verified
     num_candidates: int = 512  # of a block drafter's vocabulary, scored at each node
