@@ -1,6 +1,7 @@
-# Targets: `server` (the Triton server and the command line), `gateway` (the OpenAI-compatible
-# door), `perf` (the server's image with what perf_analyzer needs). BASE_IMAGE is Debian 12 for the
-# CPU; for a GPU NVIDIA's Triton Inference Server image, 24.11-py3 or newer.
+# Targets: `server` (the Triton server and the command line), `server-gpu` (the same with what builds
+# GPU kernels), `gateway` (the OpenAI-compatible door), `perf` (the server's image with what
+# perf_analyzer needs). BASE_IMAGE is Debian 12 for the CPU; for a GPU NVIDIA's Triton Inference
+# Server image, nvcr.io/nvidia/tritonserver:24.11-py3 or newer.
 ARG BASE_IMAGE=debian:bookworm-slim
 ARG GATEWAY_BASE_IMAGE=debian:bookworm-slim
 
@@ -43,6 +44,17 @@ VOLUME /models
 EXPOSE 8000 8001 8002
 ENTRYPOINT []
 CMD ["canopy", "serve", "--config", "deploy/container.toml"]
+
+# The compiler of GPU kernels (the Python package triton) builds its launchers in C when they are
+# first used, against the headers of this Python.
+FROM server AS server-gpu
+USER root
+RUN apt-get update \
+    && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends \
+        gcc libc6-dev python3-dev \
+    && rm -rf /var/lib/apt/lists/*
+USER canopy
+CMD ["canopy", "serve", "--config", "deploy/container-gpu.toml"]
 
 FROM dependencies AS perf-dependencies
 RUN .venv/bin/python deploy/pins.py ".[plots]" client/canopy_client > plots.txt \

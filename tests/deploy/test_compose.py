@@ -6,6 +6,8 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +87,38 @@ def test_the_gpu_server_takes_every_gpu_and_room_to_work(services):
 
 
 @needs_compose
+def test_the_gpu_server_stands_on_the_vendors_image_or_another_that_is_named(monkeypatch):
+    def build() -> dict[str, Any]:
+        return composed("gpu")["triton-gpu"]["build"]
+
+    assert build()["target"] == "server-gpu"
+    assert build()["args"]["BASE_IMAGE"].startswith("nvcr.io/nvidia/tritonserver:")
+    monkeypatch.setenv("TRITON_IMAGE", "registry.example/triton:1")
+    assert build()["args"]["BASE_IMAGE"] == "registry.example/triton:1"
+
+
+@needs_compose
+def test_the_gateways_health_is_asked_past_a_proxy(services, monkeypatch):
+    class Healthy(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            return
+
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with HTTPServer(("127.0.0.1", 0), Healthy) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        _, _, option, program = services["gateway"]["healthcheck"]["test"]
+        program = program.replace("8080", str(server.server_address[1]))
+        subprocess.run([sys.executable, option, program], check=True, timeout=60)
+        server.shutdown()
+
+
+@needs_compose
 def test_what_is_mounted_and_served_is_there(services):
     for service in services.values():
         for volume in service.get("volumes", ()):
@@ -101,7 +135,7 @@ def test_every_image_is_built_from_a_target_by_a_user_without_rights(services):
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     stages = {m[2]: (m[1], m[3]) for m in re.finditer(STAGE, text)}
     targets = {own["build"]["target"] for own in services.values() if "build" in own}
-    assert targets == {"server", "gateway", "perf"}
+    assert targets == {"server", "server-gpu", "gateway", "perf"}
     for target in targets:
         users = re.findall(r"^USER (\w+)$", stages[target][1], re.MULTILINE)
         assert users[-1] == "canopy", target
