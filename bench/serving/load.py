@@ -18,8 +18,9 @@ from bench.harness.plots import plot_lines
 from bench.harness.progress import progress_bar
 from bench.harness.prompts import Prompt
 from bench.harness.served_arms import LoadGenerator, ServedArm, served, wait_until_idle
-from bench.harness.server_metrics import Scrape, scrape
+from bench.harness.server_metrics import scrape
 from canopy.config import TreeConfig
+from canopy.metrics_page import MetricsPage
 from canopy.server.process import ServerProcess
 
 PLAIN = "ar"
@@ -118,7 +119,7 @@ def _measure(
     return _sample(goodput, before, after)
 
 
-def _sample(goodput: float, before: Scrape, after: Scrape) -> Sample:
+def _sample(goodput: float, before: MetricsPage, after: MetricsPage) -> Sample:
     def gained(name: str, **labels: str) -> float:
         return after.total(f"canopy_{name}_total", **labels) - before.total(
             f"canopy_{name}_total", **labels

@@ -24,11 +24,12 @@ from tempfile import TemporaryDirectory
 from bench.harness.benchmark import Record, Result
 from bench.harness.progress import progress_bar
 from bench.harness.prompts import Prompt
-from bench.harness.server_metrics import Scrape, scrape_idle
+from bench.harness.server_metrics import scrape_idle
 from bench.serving.turn_plan import Plan, turn_texts
 from canopy.addresses import open_directly
 from canopy.config import Deployment
 from canopy.engine.metrics import STAGES
+from canopy.metrics_page import MetricsPage
 from canopy.server.process import ServerProcess
 from canopy.server.runtime import with_free_ports
 
@@ -42,8 +43,8 @@ _TIMEOUT_S = 600.0
 class Run:
     """What the counters gained while one set of requests was answered."""
 
-    before: Scrape
-    after: Scrape
+    before: MetricsPage
+    after: MetricsPage
 
     def gained(self, name: str, **labels: str) -> float:
         return self.after.total(name, **labels) - self.before.total(name, **labels)

@@ -8,13 +8,14 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "python_backend" / "canopy"
 
-BASE = {"addresses", "config", "cpus", "errors", "sampling"}
+BASE = {"addresses", "config", "cpus", "errors", "metrics_page", "sampling"}
 SHARED = BASE | {"tree", "text", "costs", "acceptance", "kv_cache", "models", "model_store"}
 ALLOWED = {
     "config": {"cpus", "errors", "sampling"},
     "addresses": {"config", "errors"},
     "cpus": set(),
     "errors": set(),
+    "metrics_page": set(),
     "sampling": set(),
     "tree": BASE,
     "protocol": BASE | {"tree"},

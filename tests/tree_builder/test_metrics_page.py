@@ -1,4 +1,4 @@
-from bench.harness.server_metrics import parse_metrics
+from canopy.metrics_page import MetricsPage
 
 PAGE = """# HELP canopy_steps_total Passes of the engine loop
 # TYPE canopy_steps_total counter
@@ -10,7 +10,7 @@ nv_inference_exec_count{model="verifier",version="1"} 7
 
 
 def test_samples_are_added_up_by_name_and_labels():
-    page = parse_metrics(PAGE)
+    page = MetricsPage.parse(PAGE)
     assert page.total("canopy_steps_total") == 12
     assert page.total("canopy_stage_seconds_total", stage="verify") == 1.5
     assert page.total("canopy_stage_seconds_total") == 1.75
