@@ -15,9 +15,9 @@ from canopy.tree_builder.server_load import LoadState
 INTERVAL_S = 0.02
 
 
-def page(running):
+def page(waiting):
     names = ("running_sequences", "waiting_sequences", "kv_blocks_free", "kv_blocks_used")
-    return "".join(f"canopy_{n} {v}\n" for n, v in zip(names, (running, 1, 7, 3), strict=True))
+    return "".join(f"canopy_{n} {v}\n" for n, v in zip(names, (1, waiting, 7, 3), strict=True))
 
 
 class Endpoint:
@@ -72,8 +72,8 @@ def becomes(monitor, is_true, timeout_s=5.0):
     return wait_until(lambda: is_true(monitor.read()), timeout_s)
 
 
-def is_fresh(running):
-    return lambda known: known.state is LoadState.FRESH and known.load.num_running == running
+def is_fresh(waiting):
+    return lambda known: known.state is LoadState.FRESH and known.load.num_waiting == waiting
 
 
 def test_the_load_follows_the_page(endpoint, monitor):
@@ -100,7 +100,7 @@ def test_a_failing_endpoint_leaves_the_last_value_marked_stale(endpoint, monitor
     assert becomes(monitor, is_fresh(1))
     setattr(endpoint, attribute, value)
     assert becomes(monitor, lambda known: known.state is LoadState.STALE)
-    assert monitor.read().load.num_running == 1
+    assert monitor.read().load.num_waiting == 1
 
 
 def test_an_endpoint_that_comes_back_is_believed_again(endpoint, monitor):
