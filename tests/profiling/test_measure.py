@@ -7,9 +7,9 @@ import pytest
 
 from canopy.config import CacheConfig, Deployment, LimitsConfig, TargetConfig, TreeConfig
 from canopy.costs.profile_file import fingerprint, load_profile
+from canopy.engine.step_times import StepGrid, StepSampler, StepTimes
 from canopy.profiling import measurement as measure
 from canopy.profiling.profile_writer import write_plot, write_profile
-from canopy.profiling.step_times import StepGrid, StepTimes
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,8 @@ def measured(deployment):
     phases, verifiers, make = {}, [], measure.make_verifier
     patch = pytest.MonkeyPatch()
     patch.setattr(measure, "make_verifier", lambda d: verifiers.append(make(d)) or verifiers[0])
-    measurement = measure.measure_profile(deployment, 6.0, phases.__setitem__)
+    patch.setattr(measure, "_STEPS_SHARE", 0.05)  # the other share ends with its prompts
+    measurement = measure.measure_profile(deployment, 60.0, phases.__setitem__)
     patch.undo()
     return measurement, phases, verifiers[0]
 
@@ -41,11 +42,46 @@ def test_a_grid_holds_what_a_step_can_be():
     assert (1, 64) not in grid.cells
 
 
-def test_every_cell_is_measured_several_times(measured):
-    steps = measured[0].steps
+class _Steady:
+    """A driver whose steps take as long as they have tokens, in ms."""
+
+    def prepare(self, num_sequences: int) -> bool:
+        return True
+
+    def step_ms(self, num_sequences: int, num_tokens: int) -> float:
+        return float(num_tokens)
+
+
+def test_coarse_cells_are_measured_first_and_are_enough_for_a_profile():
+    grid = StepGrid.up_to(32)
+    sampler = StepSampler(grid)
+    assert grid.coarse.sequences == (1, 8, 32)
+    assert len(grid.coarse.cells) < len(grid.cells) / 4
+    for _ in grid.coarse.cells:
+        assert not sampler.is_usable
+        sampler.measure(_Steady())
+    assert sampler.is_usable
+    assert sampler.times.grid == grid.coarse
+    assert sampler.times.cost_model().predict_one_ms(16, 1) == 16.0
+
+
+def test_with_time_every_cell_is_measured_beyond_its_warm_up():
+    grid = StepGrid.up_to(4)
+    sampler = StepSampler(grid)
+    while sampler.share < 1.0:
+        sampler.measure(_Steady())
+    times = sampler.times
+    assert (times.grid, times.grid.is_coarse) == (grid, False)
+    assert set(times.samples) == set(grid.cells)
+    assert all(len(samples) >= 2 for samples in times.samples.values())
+
+
+def test_the_cells_of_a_profile_are_measured(measured):
+    profile, steps = measured[0].profile, measured[0].steps
     assert set(steps.samples) == set(steps.grid.cells)
-    assert all(len(samples) >= 3 for samples in steps.samples.values())
     assert all(math.isfinite(ms) and ms > 0.0 for s in steps.samples.values() for ms in s)
+    assert profile.is_coarse == steps.grid.is_coarse
+    assert profile.cost_model == steps.cost_model()
 
 
 def test_the_spread_tells_a_calm_machine_from_a_busy_one():
@@ -78,7 +114,7 @@ def test_the_file_is_what_the_stages_read(measured, deployment, tmp_path):
     assert load_profile(deployment) == measurement.profile
     document = json.loads(path.read_text(encoding="utf-8"))
     assert document["fingerprint"] == fingerprint(deployment)
-    assert document["measured_ms"]["p50"][2][0] is None  # four sequences have no single token
+    assert document["measured_ms"]["p50"][-1][0] is None  # four sequences have no single token
     assert list(path.parent.iterdir()) == [path]
 
 

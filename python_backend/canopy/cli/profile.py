@@ -58,6 +58,8 @@ def profile(
             f"Step times vary by {spread:.0%}: the machine is busy. Profile again when it is idle.",
             file=sys.stderr,
         )
+    if measurement.profile.is_coarse:
+        print("There was time for a coarse profile only: the server refines it while it is idle.")
     print(path)
     if plot:
         write_plot(measurement, plot)

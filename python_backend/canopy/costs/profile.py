@@ -20,6 +20,7 @@ class Profile:
     overhead_ms: float = 1.0  # of a step, beside draft and verify
     calibrations: dict[str, Calibration] = field(default_factory=dict)  # of the source, by law
     sibling_rates: tuple[float, ...] = SIBLING_RATES
+    is_coarse: bool = False  # of step times only a few kinds were measured, for lack of time
 
     def __post_init__(self) -> None:
         rates = self.sibling_rates
@@ -52,6 +53,7 @@ class Profile:
                     for law, c in document["calibrations"].items()
                 },
                 sibling_rates=tuple(map(float, document["sibling_rates"])),
+                is_coarse=bool(document.get("is_coarse", False)),
             )
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"not a profile: {error!r}") from error

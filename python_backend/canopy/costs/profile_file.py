@@ -3,9 +3,12 @@
 import hashlib
 import json
 import logging
+import os
 import platform
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import canopy_kernels
 from canopy.config import Deployment, TargetConfig
@@ -14,11 +17,12 @@ from canopy.cpus import usable_cpus
 from canopy.errors import InvalidDeployment
 from canopy.model_store.assets import ngram_store_path
 from canopy.model_store.folders import canopy_home, model_folder
-from canopy.model_store.manifest import has_wrong_checksum
+from canopy.model_store.manifest import has_wrong_checksum, with_checksum
 
 logger = logging.getLogger(__name__)
 
 _KERNELS = "kernels"
+_LOOK_INTERVAL_S = 1.0  # between two looks at the file of a profile
 
 
 def profile_path(deployment: Deployment) -> Path:
@@ -62,6 +66,43 @@ def find_profile(deployment: Deployment) -> FoundProfile:
     if differing == {_KERNELS}:
         return FoundProfile(profile, fault, is_usable=True)
     return FoundProfile(fault=fault)
+
+
+def save_profile(document: dict[str, Any], path: Path) -> None:
+    """Write a profile with whatever stands beside it, all or nothing. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(with_checksum(document), indent=1) + "\n", encoding="utf-8")
+    os.replace(partial, path)
+
+
+class ProfileWatch:
+    """Tells when the profile of a deployment was measured anew."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self._deployment = deployment
+        self._path = profile_path(deployment)
+        self._looked_s = time.monotonic()
+        self._stamp = self._read_stamp()
+
+    def changed(self) -> Profile | None:
+        """The new profile, once; it is looked for by the clock."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s < _LOOK_INTERVAL_S:
+            return None
+        self._looked_s = now_s
+        stamp = self._read_stamp()
+        if stamp == self._stamp:
+            return None
+        self._stamp = stamp
+        found = find_profile(self._deployment)
+        return found.profile if found.is_usable else None
+
+    def _read_stamp(self) -> int:
+        try:
+            return self._path.stat().st_mtime_ns
+        except OSError:
+            return 0
 
 
 def load_profile(deployment: Deployment) -> Profile:

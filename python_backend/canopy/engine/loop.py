@@ -118,6 +118,11 @@ class Engine:
     def has_work(self) -> bool:
         return bool(self._waiting or self._running or self._verifier_sync.has_pending_finishes)
 
+    @property
+    def is_idle(self) -> bool:
+        """Nothing to do, and more may come."""
+        return not (self.has_work or self._is_stopped)
+
     def step(self) -> None:
         """Serve every running sequence once."""
         with self.metrics.timed("total"):

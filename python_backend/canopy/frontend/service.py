@@ -13,6 +13,7 @@ from canopy.engine.output import Delta
 from canopy.errors import CanopyError, InvalidRequest
 from canopy.frontend.inputs import InferenceInputs
 from canopy.frontend.limits import engine_limits, model_limits
+from canopy.frontend.profile_refiner import ProfileRefiner
 from canopy.frontend.reply import Reply
 from canopy.frontend.request_parser import RequestParser
 from canopy.frontend.response_stream import TritonSink
@@ -36,7 +37,9 @@ class EntryService:
             BlsTreeBuilder(), deployment.tree, load_profile(deployment)
         )
         restart = partial(restart_stage, deployment.server)
-        stages = Stages(BlsDrafter(), tree_builder, BlsVerifier(), restart)
+        verifier = BlsVerifier()
+        stages = Stages(BlsDrafter(), tree_builder, verifier, restart)
+        self._refiner = ProfileRefiner.of(deployment, verifier, limits.vocab_size)
         self._model_name = folder.name
         self._parser = RequestParser(deployment, limits, tokenizer)
         self._engine = Engine(stages, engine_limits(deployment), tokenizer.decode)
@@ -78,7 +81,12 @@ class EntryService:
         self._response_thread.close()
 
     def _run(self) -> None:
-        self._engine.run(lambda: self._metrics.publish_when_due(not self._engine.has_work))
+        self._engine.run(self._after_turn)
+
+    def _after_turn(self) -> None:
+        self._metrics.publish_when_due(not self._engine.has_work)
+        if self._refiner is not None:
+            self._refiner.after_turn(lambda: self._engine.is_idle)
 
     def _control(self, text: bytes) -> Delta:
         """Control messages, such as {"op": "cancel", "request_id": ...}."""

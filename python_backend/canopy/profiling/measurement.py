@@ -1,25 +1,25 @@
 """The whole profile of a deployment: step times first, then what drafted nodes are worth."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from canopy.config import Deployment
-from canopy.costs.cost_model import fit
 from canopy.costs.profile import Profile
 from canopy.costs.profile_file import fingerprint
+from canopy.engine.step_times import StepDriver, StepSampler, StepTimes
 from canopy.model_store.folders import model_folder
 from canopy.models.config import ModelConfig
 from canopy.profiling.outcome_recorder import joined
 from canopy.profiling.recorder import record
-from canopy.profiling.step_times import StepGrid, StepTimes, measure_steps
 from canopy.protocol.stages import Verifier
 from canopy.verifier.stage import make_verifier
 
 _OVERHEAD_MS = 1.5  # of a step on the server: three calls of a stage, and sending
-_MAX_SEQUENCES = 32
 _MIN_STEP_TOKENS = 512  # prompts of the measurement are computed in large pieces
-_PERCENTILE = 25.0  # of step times: what others do on the machine only ever adds
-_STEPS_SHARE = 0.6  # of the time
+_STEPS_SHARE = 0.5  # of the time
+_LEAST_DRAFTING_S = 1.0
 
 Progress = Callable[[str, float], None]  # phase, share done
 
@@ -35,10 +35,13 @@ class Measurement:
 def measure_profile(
     deployment: Deployment, seconds: float, on_progress: Progress = lambda phase, share: None
 ) -> Measurement:
-    """Measure a deployment's stages in this process, for about so long.
+    """Measure a deployment's stages in this process, for so long, loading them included.
 
-    Raises InvalidDeployment. The machine should have nothing else to do.
+    On a slow machine the profile is then a coarse one. Only what any profile needs, one step of
+    every coarse kind, may take longer, and loading no more than half. Raises InvalidDeployment.
+    The machine should have nothing else to do.
     """
+    start = time.monotonic()
     limits = deployment.limits
     measured = replace(
         deployment,
@@ -46,29 +49,41 @@ def measure_profile(
         limits=replace(limits, max_step_tokens=max(limits.max_step_tokens, _MIN_STEP_TOKENS)),
     )
     verifier = make_verifier(measured)
-    vocab_size = ModelConfig.from_folder(model_folder(deployment.target.model)).vocab_size
-    grid = StepGrid.up_to(min(limits.max_running, _MAX_SEQUENCES))
-    steps = measure_steps(
-        verifier,
-        vocab_size,
-        grid,
-        _STEPS_SHARE * seconds,
-        lambda share: on_progress("step times", share),
+    end = max(start + seconds, time.monotonic() + seconds / 2)
+    has_drafter = measured.drafter.source != "none"
+    share = _STEPS_SHARE if has_drafter else 1.0
+    steps = _measure_steps(
+        verifier, deployment, share * (end - time.monotonic()), partial(on_progress, "step times")
     )
     profile = Profile(
         fingerprint=fingerprint(deployment),
-        cost_model=fit(grid.sequences, grid.tokens, steps.table(_PERCENTILE)),
+        cost_model=steps.cost_model(),
         overhead_ms=_OVERHEAD_MS,
+        is_coarse=steps.grid.is_coarse,
     )
-    if measured.drafter.source != "none":
-        profile = _with_drafter(
-            profile,
-            measured,
-            verifier,
-            (1.0 - _STEPS_SHARE) * seconds,
-            lambda share: on_progress("drafted nodes", share),
-        )
+    if has_drafter:
+        left_s = max(end - time.monotonic(), _LEAST_DRAFTING_S)
+        show = partial(on_progress, "drafted nodes")
+        profile = _with_drafter(profile, measured, verifier, left_s, show)
     return Measurement(profile, steps)
+
+
+def _measure_steps(
+    verifier: Verifier,
+    deployment: Deployment,
+    seconds: float,
+    on_progress: Callable[[float], None],
+) -> StepTimes:
+    """As many cells, as often, as there is time for; the coarse ones once in any case."""
+    vocab_size = ModelConfig.from_folder(model_folder(deployment.target.model)).vocab_size
+    driver, sampler = StepDriver(verifier, vocab_size), StepSampler.of(deployment)
+    start, by_time = time.monotonic(), 0.0
+    while by_time < 1.0 or not sampler.is_usable:
+        sampler.measure(driver)
+        by_time = (time.monotonic() - start) / seconds
+        on_progress(min(by_time, 1.0))
+    driver.finish()
+    return sampler.times
 
 
 def _with_drafter(
@@ -80,12 +95,15 @@ def _with_drafter(
 ) -> Profile:
     """The profile with what the drafter costs and, where enough was seen, with what it brings."""
     recordings = record(deployment, verifier, seconds, on_progress)
-    seen = {name: r.outcomes for name, r in recordings.items() if r.outcomes.are_enough}
+    together = joined([recording.outcomes for recording in recordings.values()])
     profile = replace(profile, draft_ms=min(r.draft_ms for r in recordings.values()))
-    if not seen:
+    if not together.are_enough:
         return profile
+    seen = {
+        name: r.outcomes if r.outcomes.are_enough else together for name, r in recordings.items()
+    }
     return replace(
         profile,
         calibrations={name: outcomes.calibration() for name, outcomes in seen.items()},
-        sibling_rates=joined(list(seen.values())).sibling_rates(),
+        sibling_rates=together.sibling_rates(),
     )

@@ -1,14 +1,12 @@
 """A measured profile as a file, and as a picture."""
 
-import json
-import os
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from canopy.model_store.manifest import with_checksum
+from canopy.costs.profile_file import save_profile
 from canopy.profiling.measurement import Measurement
 
 _MOST_BYTES = 1 << 18  # of a profile
@@ -26,11 +24,7 @@ def write_profile(measurement: Measurement, path: Path) -> None:
     """The profile, with the quartiles of every measured step time beside it; all or nothing."""
     steps = measurement.steps
     quartiles = {f"p{percentile:g}": _plain(steps.table(percentile)) for percentile in _SPREAD}
-    document = measurement.profile.to_json() | {"measured_ms": quartiles}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(with_checksum(document), indent=1) + "\n", encoding="utf-8")
-    os.replace(partial, path)
+    save_profile(measurement.profile.to_json() | {"measured_ms": quartiles}, path)
 
 
 def _plain(table: list[list[float]]) -> list[list[float | None]]:

@@ -34,7 +34,6 @@ _PROMPTS = (
     "Translate into French: Good morning, how are you? I am well, thank you.",
 )
 _MANY = 1 << 10
-_PATIENCE = 4.0  # times as long may it take where too little was seen
 LAWS: dict[str, dict[str, Any]] = {
     GREEDY: {"temperature": 0.0},
     SAMPLED: {"temperature": 0.8, "acceptance": "coupled", "seed": 1},
@@ -74,7 +73,6 @@ def record(
 ) -> dict[str, Recording]:
     """Decode greedily, then at random, each until the prompts or half of the time is used up.
 
-    A slow machine gets more time, within reason, until it has seen enough for a fit.
     By the law's name in LAWS. Raises InvalidDeployment.
     """
     drafter = make_drafter(deployment, Profile())
@@ -84,7 +82,7 @@ def record(
         limits = replace(engine_limits(deployment), max_running=_NUM_RUNNING, max_waiting=_MANY)
         engine = Engine(Stages(drafter, recorder, recorder), limits, lambda token_ids: "")
         show = _part_of(on_progress, number / len(LAWS), 1.0 / len(LAWS))
-        _decode(engine, _requests(deployment, law), recorder.outcomes, seconds / len(LAWS), show)
+        _decode(engine, _requests(deployment, law), seconds / len(LAWS), show)
         metrics = engine.metrics
         draft_ms = 1e3 * metrics.stage_seconds["draft"] / max(metrics.num_rounds, 1)
         recordings[name] = Recording(recorder.outcomes, draft_ms)
@@ -100,7 +98,6 @@ def _part_of(
 def _decode(
     engine: Engine,
     requests: Sequence[GenerationRequest],
-    outcomes: Outcomes,
     seconds: float,
     on_progress: Callable[[float], None],
 ) -> None:
@@ -108,7 +105,7 @@ def _decode(
     for request in requests:
         engine.submit(request, _NullSink(lambda: ended.append(True)))
     start, by_time = time.monotonic(), 0.0
-    while engine.has_work and by_time < (1.0 if outcomes.are_enough else _PATIENCE):
+    while engine.has_work and by_time < 1.0:
         engine.step()
         by_time = (time.monotonic() - start) / seconds
         on_progress(min(max(by_time, len(ended) / len(requests)), 1.0))

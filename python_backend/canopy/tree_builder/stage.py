@@ -10,7 +10,7 @@ import numpy as np
 
 from canopy.config import Deployment, LimitsConfig, TreeConfig
 from canopy.costs.profile import Profile
-from canopy.costs.profile_file import load_profile
+from canopy.costs.profile_file import ProfileWatch, load_profile
 from canopy.protocol.messages import BuildReply, BuildRequest
 from canopy.sampling import Acceptance, PolicyName
 from canopy.tree.forest import offsets_of
@@ -38,16 +38,23 @@ class PolicyTreeBuilder:
         profile: Profile = _NOT_MEASURED,
         read_load: Callable[[], KnownLoad] = lambda: NOT_KNOWN,
         max_prompt_rows: int = LimitsConfig.max_step_tokens,
+        new_profile: Callable[[], Profile | None] = lambda: None,
     ) -> None:
-        """max_prompt_rows: prompt tokens that the verifier computes in one step."""
+        """max_prompt_rows: prompt tokens that the verifier computes in one step.
+
+        new_profile: gives a profile when it was measured anew.
+        """
         self._tree = tree
         self._max_prompt_rows = max_prompt_rows
         self._sibling_rates = profile.sibling_rates
         self._economy = BudgetController.of_profile(profile)
         self._read_load = read_load
+        self._new_profile = new_profile
 
     def build(self, request: BuildRequest) -> BuildReply:
         """Select nodes of every proposal. Raises ValueError for ragged fields that do not fit."""
+        if (profile := self._new_profile()) is not None:
+            self._economy = replace(Economy.of_profile(profile), shift=self._economy.shift)
         known = self._read_load()
         load = self._step_load(request, known.load)
         controller = self._economy.updated(_measured_step(request))
@@ -200,5 +207,9 @@ def make_tree_builder(
 ) -> PolicyTreeBuilder:
     """The build stage of a deployment."""
     return PolicyTreeBuilder(
-        deployment.tree, load_profile(deployment), read_load, deployment.limits.max_step_tokens
+        deployment.tree,
+        load_profile(deployment),
+        read_load,
+        deployment.limits.max_step_tokens,
+        ProfileWatch(deployment).changed,
     )
