@@ -48,6 +48,8 @@ def refiner_of(deployment, verifier) -> ProfileRefiner:
     refiner = ProfileRefiner.of(deployment, verifier, VOCABULARY)
     assert refiner is not None
     refiner.clock = Clock()
+    refiner.after_turn(lambda: False)
+    refiner.clock.now_s += 2.0
     return refiner
 
 
@@ -83,7 +85,8 @@ def test_nothing_is_measured_right_after_a_request(deployment):
         def verify(self, request):
             raise AssertionError
 
-    refiner = refiner_of(deployment, Untouched())
+    refiner = ProfileRefiner.of(deployment, Untouched(), VOCABULARY)
+    refiner.after_turn(lambda: True)  # nor before the first one
     refiner.after_turn(lambda: False)
     refiner.after_turn(lambda: True)
 

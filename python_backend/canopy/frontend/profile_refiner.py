@@ -7,6 +7,7 @@ measured the profile is written, and the tree builder takes it up.
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -37,7 +38,8 @@ class ProfileRefiner:
     driver: StepDriver
     clock: Callable[[], float] = time.monotonic
     is_done: bool = False
-    _worked_s: float = field(default=0.0, init=False)
+    # Before its first request the server is no idle one, but one that starts.
+    _worked_s: float = field(default=math.inf, init=False)
     _is_measuring: bool = field(default=False, init=False)
 
     @staticmethod
