@@ -48,7 +48,7 @@ def refiner_of(deployment, verifier) -> ProfileRefiner:
     refiner = ProfileRefiner.of(deployment, verifier, VOCABULARY)
     assert refiner is not None
     refiner.clock = Clock()
-    refiner.after_turn(lambda: False)
+    refiner.after_step(lambda: False)
     refiner.clock.now_s += 2.0
     return refiner
 
@@ -60,7 +60,7 @@ def test_a_coarse_profile_becomes_fine_and_is_taken_up(deployment, monkeypatch):
     verifier = make_verifier(deployment)
     refiner = refiner_of(deployment, verifier)
     while not refiner.is_done:
-        refiner.after_turn(lambda: True)
+        refiner.after_step(lambda: True)
     fine = find_profile(deployment)
     assert (fine.fault, fine.profile.is_coarse, fine.profile.draft_ms) == ("", False, 7.0)
     assert fine.profile.cost_model.sequences == (1, 2)
@@ -75,7 +75,7 @@ def test_a_request_finds_the_verifier_empty(deployment):
     verifier = make_verifier(deployment)
     refiner = refiner_of(deployment, verifier)
     answers = iter([True] * 9)
-    refiner.after_turn(lambda: next(answers, False))
+    refiner.after_step(lambda: next(answers, False))
     assert verifier.blocks.num_used == 0
     assert not refiner.is_done
 
@@ -86,9 +86,9 @@ def test_nothing_is_measured_right_after_a_request(deployment):
             raise AssertionError
 
     refiner = ProfileRefiner.of(deployment, Untouched(), VOCABULARY)
-    refiner.after_turn(lambda: True)  # nor before the first one
-    refiner.after_turn(lambda: False)
-    refiner.after_turn(lambda: True)
+    refiner.after_step(lambda: True)  # nor before the first one
+    refiner.after_step(lambda: False)
+    refiner.after_step(lambda: True)
 
 
 def test_a_verifier_that_fails_ends_the_refinement_only(deployment, caplog):
@@ -97,7 +97,7 @@ def test_a_verifier_that_fails_ends_the_refinement_only(deployment, caplog):
             raise StageFailed("verifier", "gone")
 
     refiner = refiner_of(deployment, Broken())
-    refiner.after_turn(lambda: True)
+    refiner.after_step(lambda: True)
     assert refiner.is_done
     assert "gone" in caplog.text
     assert find_profile(deployment).profile.is_coarse

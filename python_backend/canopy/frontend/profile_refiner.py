@@ -56,7 +56,7 @@ class ProfileRefiner:
             StepDriver(verifier, vocab_size, _FIRST_ID),
         )
 
-    def after_turn(self, is_idle: Callable[[], bool]) -> None:
+    def after_step(self, is_idle: Callable[[], bool]) -> None:
         """Measure for a moment, as long as nobody asks for anything. Raises nothing."""
         if self.is_done:
             return

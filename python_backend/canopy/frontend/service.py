@@ -81,12 +81,12 @@ class EntryService:
         self._response_thread.close()
 
     def _run(self) -> None:
-        self._engine.run(self._after_turn)
+        self._engine.run(self._after_step)
 
-    def _after_turn(self) -> None:
+    def _after_step(self) -> None:
         self._metrics.publish_when_due(not self._engine.has_work)
         if self._refiner is not None:
-            self._refiner.after_turn(lambda: self._engine.is_idle)
+            self._refiner.after_step(lambda: self._engine.is_idle)
 
     def _control(self, text: bytes) -> Delta:
         """Control messages, such as {"op": "cancel", "request_id": ...}."""

@@ -47,22 +47,24 @@ class PolicyTreeBuilder:
         self._tree = tree
         self._max_prompt_rows = max_prompt_rows
         self._sibling_rates = profile.sibling_rates
-        self._economy = BudgetController.of_profile(profile)
+        self._controller = BudgetController.of_profile(profile)
         self._read_load = read_load
         self._new_profile = new_profile
 
     def build(self, request: BuildRequest) -> BuildReply:
         """Select nodes of every proposal. Raises ValueError for ragged fields that do not fit."""
         if (profile := self._new_profile()) is not None:
-            self._economy = replace(Economy.of_profile(profile), shift=self._economy.shift)
+            learnt = self._controller.log_odds_correction
+            fresh = BudgetController.of_profile(profile)
+            self._controller = replace(fresh, log_odds_correction=learnt)
         known = self._read_load()
         load = self._step_load(request, known.load)
-        controller = self._economy.updated(_measured_step(request))
+        controller = self._controller.updated(_measured_step(request))
         rankings = list(
             rank_proposals(request, self._tree, self._sibling_rates, controller.log_odds_correction)
         )
         selection = select_nodes(rankings, controller, load)
-        self._economy = selection.controller
+        self._controller = selection.controller
         return BuildReply(
             num_selected=np.array([len(nodes) for nodes in selection.chosen], np.int32),
             selected=np.concatenate([np.zeros(0, np.int32), *selection.chosen]),
@@ -79,11 +81,13 @@ class PolicyTreeBuilder:
     def _cached_prices(self, request: BuildRequest, load: StepLoad) -> dict[str, Any]:
         """The fields that let the next steps do without this stage, where they may."""
         is_calm = load.num_queued == 0 and load.num_prompt_rows == 0
-        is_known = self._economy.is_converged or not np.any(request.policies == PolicyName.PRICED)
+        is_known = self._controller.is_converged or not np.any(
+            request.policies == PolicyName.PRICED
+        )
         has_room = has_blocks(load.num_running, load.num_free_blocks)
         if self._tree.price_ttl_steps == 1 or not (is_calm and is_known and has_room):
             return {"price_ttl_steps": np.ones(1, np.int32)}
-        curve = self._economy.cost_curve(load, min(int(request.node_budgets.sum()), _MAX_COSTS))
+        curve = self._controller.cost_curve(load, min(int(request.node_budgets.sum()), _MAX_COSTS))
         return {
             "price_ttl_steps": np.array([self._tree.price_ttl_steps], np.int32),
             "goodput": np.array([curve.goodput], np.float32),
@@ -105,7 +109,7 @@ class PolicyTreeBuilder:
         """Who asks for a fixed policy is drafted for whether it pays or not."""
         if np.any(request.policies != PolicyName.PRICED):
             return 1
-        return self._economy.next_draft(load.num_running)
+        return self._controller.next_draft(load.num_running)
 
 
 def least_survival_field(budget: NodeBudget, log_odds_correction: float) -> np.ndarray:
