@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
+from tiny_model import byte_tokenizer
 
 from canopy.kv_cache.float_cache import KVCache
 from canopy.models.draft_heads import load_draft_head
@@ -57,3 +58,24 @@ def variant(golden, prefix):
 def error(found, expected):
     expected = expected.double()
     return float(((found.double() - expected).abs() / expected.abs().clamp(min=1.0)).max())
+
+
+def servable_target(name, folder):
+    """The target of a head with a byte tokenizer beside it."""
+    shutil.copytree(target_of(name), folder)
+    byte_tokenizer().save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def knowing_head(pairs, folder):
+    """A DSpark head whose Markov head has learned which token follows which.
+
+    pairs: of token ids. Codes of parents are random signs, so that they hardly overlap.
+    """
+    generator = torch.Generator().manual_seed(0)
+    codes = torch.randint(0, 2, (512, 16), generator=generator).mul(2).sub(1).bfloat16()
+    out = torch.zeros(512, 16, dtype=torch.bfloat16)
+    for parent, child in set(pairs):
+        out[child] += 4 * codes[parent]
+    learned = {"markov_head.markov_w1.weight": codes, "markov_head.markov_w2.weight": out}
+    return copied("dspark-deepspec", folder, extra=learned)

@@ -190,3 +190,26 @@ def test_without_prefix_reuse_nothing_is_shared():
     committed(manager, 1, [*range(8)])
     assert manager.start(2, [*range(9)]) == 0
     manager.check_integrity()
+
+
+def test_only_sequences_of_one_salt_share():
+    manager = BlockManager(16, BLOCK, True)
+    tokens = list(range(13))
+    assert manager.start(1, tokens, b"salt") == 0
+    assert manager.reserve(1, len(tokens))
+    manager.commit(1, tokens)
+    assert manager.start(2, tokens) == 0
+    assert manager.start(3, tokens, b"other") == 0
+    assert manager.start(4, tokens, b"salt") == 12
+    manager.check_integrity()
+
+
+@pytest.mark.parametrize(("num_spared", "expected"), [(0, 12), (1, 8), (3, 0), (9, 0)])
+def test_the_last_matched_blocks_can_be_left_out(num_spared, expected):
+    manager = BlockManager(16, BLOCK, True)
+    tokens = list(range(13))
+    committed(manager, 1, tokens)
+    assert manager.start(2, tokens, num_spared=num_spared) == expected
+    assert manager.reserve(2, len(tokens))
+    manager.commit(2, tokens[expected:])
+    manager.check_integrity()
