@@ -40,6 +40,7 @@ def environment(home: Path) -> dict[str, str]:
     """Of a user with that home, but for compiled functions, which take long to be made again."""
     compiled = Path(numba_config.CACHE_DIR).parent
     own = {"HOME": home, "CANOPY_HOME": home / "canopy", "NUMBA_CACHE_DIR": compiled}
+    own["TMPDIR"] = home.parent
     return {**os.environ, **{name: str(folder) for name, folder in own.items()}}
 
 
