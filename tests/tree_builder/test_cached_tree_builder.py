@@ -88,7 +88,7 @@ def test_held_steps_choose_what_the_stage_would(policy, mode):
         cached = holder.build(message)
         assert stage.asked == []
         frozen = PolicyTreeBuilder(TREE, PROFILE)
-        frozen._economy = stage.stage._economy
+        frozen._controller = stage.stage._controller
         told = frozen.build(message)
         assert len(cached.selected) > 0
         assert same(cached, told)
