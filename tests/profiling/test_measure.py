@@ -28,8 +28,8 @@ def measured(deployment):
     phases, verifiers, make = {}, [], measure.make_verifier
     patch = pytest.MonkeyPatch()
     patch.setattr(measure, "make_verifier", lambda d: verifiers.append(make(d)) or verifiers[0])
-    patch.setattr(measure, "_STEPS_SHARE", 0.05)  # the other share ends with its prompts
-    measurement = measure.measure_profile(deployment, 60.0, phases.__setitem__)
+    patch.setattr(measure, "_STEPS_SHARE", 0.005)  # the other share ends with its prompts
+    measurement = measure.measure_profile(deployment, 600.0, phases.__setitem__)
     patch.undo()
     return measurement, phases, verifiers[0]
 
