@@ -52,7 +52,7 @@ class TargetConfig:
     batch_invariant: bool = False  # cuda: logits of a node are the same in any tree and batch
     tensor_parallel_size: int = 1  # ranks that share the weights and the cache
     rendezvous: str = ""  # host:port where `canopy worker`s join; "": ranks on this machine
-    worker_timeout_s: float = 60.0  # a rank that is silent for so long hangs
+    worker_timeout_s: float = 60.0  # a rank that is silent for longer counts as hung
 
     def __post_init__(self) -> None:
         _require_choice("target.dtype", self.dtype, DTYPES)
@@ -99,7 +99,7 @@ class DrafterConfig:
     source: str = "lookup"
     model: str = ""  # the folder of a drafter model, made for the target's vocabulary
     dtype: str = ""  # of a drafter model; empty: the target's, float32 for a draft head
-    num_threads: int = 0  # 0: all CPUs, which nobody else uses meanwhile
+    num_threads: int = 0  # 0: all CPUs; no other stage computes while drafting
     max_nodes: int = 64  # drafted nodes of one proposal, a superset of the tree that is verified
     num_candidates: int = 512  # of a block drafter's vocabulary, scored at each node
     row_size: int = 32  # entries of a proposal row kept for the ratio rules (K)

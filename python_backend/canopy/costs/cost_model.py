@@ -175,7 +175,7 @@ class CostCorrection:
         return self.draft_ms + self.overhead_ms
 
     def after(self, step: StepTimesMs) -> "CostCorrection":
-        """The correction once a step was measured; numbers that are none change nothing."""
+        """The correction after a measured step; non-finite inputs are ignored."""
         return replace(
             self,
             step=self.step.after(step.verify_ms, step.predicted_ms, step.num_sequences),

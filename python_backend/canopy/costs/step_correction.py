@@ -45,7 +45,7 @@ class StepCorrection:
         return ratio * predicted_ms + sequence_ms * num_sequences
 
     def after(self, verify_ms: float, predicted_ms: float, num_sequences: int) -> "StepCorrection":
-        """The correction once a step was measured; numbers that are none change nothing."""
+        """The correction after a measured step; non-finite inputs are ignored."""
         if not (_SHORTEST_MS < predicted_ms < _LONGEST_MS and 0.0 < verify_ms < math.inf):
             return self
         x, y = num_sequences / predicted_ms, verify_ms / predicted_ms

@@ -1,1 +1,1 @@
-"""The engine: requests, the step, and what every stage has been told."""
+"""The engine: sequences, the loop that serves them, and its metrics."""

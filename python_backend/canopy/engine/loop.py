@@ -1,6 +1,6 @@
 """The engine loop: iteration-level continuous batching over three stages.
 
-    step = retire (cancelled, overdue) -> admit -> draft -> build -> verify -> commit and stream
+    step = drop cancelled and expired -> admit -> draft -> build -> verify -> commit and stream
 
 Each stage is asked once a step for all running sequences. The loop is the same in a test, in a
 benchmark and in the server; only the stages behind the Protocols differ.
@@ -23,7 +23,7 @@ from canopy.protocol.messages import Finish, Status, VerifyReply, VerifyRequest
 from canopy.protocol.stages import Drafter, TreeBuilder, Verifier
 from canopy.tree.forest import split_ragged
 
-# A verifier that fails this often in a row is not healed by restarting it.
+# After so many failures in a row a restart does not help.
 _MAX_VERIFIER_FAILURES = 3
 
 

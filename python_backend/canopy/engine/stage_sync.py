@@ -1,4 +1,4 @@
-"""What one stage has been told about the sequences, so that each step sends only changes."""
+"""What one stage knows of the sequences, so that each step sends only changes."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -19,7 +19,7 @@ class _Totals:
 
 
 class StepStats:
-    """Told of the start of every step; only a step in which every sequence decoded counts."""
+    """Measures step by step; a step in which a prompt was computed does not count."""
 
     def __init__(self, metrics: EngineMetrics) -> None:
         self._metrics = metrics

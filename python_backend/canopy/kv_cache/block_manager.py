@@ -108,7 +108,7 @@ class BlockManager:
             self._release(block_ids.pop())
 
     def finish(self, sequence_id: int) -> None:
-        """Give back everything; an unknown sequence is none of its business."""
+        """Free all blocks of a sequence; no-op for unknown ids."""
         holding = self._holdings.pop(sequence_id, _Holding())
         # From the back, so that a prefix outlives what follows it.
         for block_id in reversed(holding.block_ids):

@@ -67,7 +67,7 @@ class DraftRequest(SequenceChanges):
     updated_token_ids: np.ndarray = _array(np.int32)  # [sum(updated_lengths)]
     sequence_ids: np.ndarray = _array(np.int64)  # [S]
     max_depths: np.ndarray = _array(np.int32)  # [S] deepest node that can still be emitted
-    # [1] as in BuildReply, or none; of no concern to policies whose nodes have no price.
+    # [1] as in BuildReply, or empty; ignored by policies whose nodes have no price.
     least_survival: np.ndarray = _array(np.float32)
     # States of positions computed since the last draft, as in VerifyReply; [G] sequences.
     hidden_state_ids: np.ndarray = _array(np.int64)  # [G]

@@ -1,9 +1,9 @@
-"""A tree builder that stands for another one while nothing changes.
+"""A tree builder that answers from the last prices of the build stage while nothing changes.
 
-The build stage lives in a process of its own, and a hop costs more than the choice itself. Its
-replies carry what decided them: while the same number of sequences decodes, nobody waits and
-blocks are free, the trees of the next steps follow from that by the same pure functions. What
-these steps took is told at the next hop.
+The build stage runs in a process of its own, and a BLS call takes longer than the selection. Its
+replies carry the cost curve and the price behind them: while the same number of sequences decodes,
+no request waits and KV blocks are free, the next steps select their trees from these by the same
+pure functions. The next call to the stage reports what these steps took.
 """
 
 from dataclasses import dataclass, field, replace
@@ -20,7 +20,7 @@ from canopy.tree_builder.stage import least_survival_field, rank_proposals
 
 
 class CachedTreeBuilder:
-    """`stages.protocol.TreeBuilder` in front of the stage, at its prices."""
+    """`protocol.stages.TreeBuilder` in front of the stage."""
 
     def __init__(self, stage: TreeBuilder, tree: TreeConfig, profile: Profile) -> None:
         self._stage = stage
@@ -37,7 +37,7 @@ class CachedTreeBuilder:
                 cached.num_left -= 1
                 self._cached = cached
                 return reply
-            request = cached.steps.told(request)
+            request = cached.steps.measured(request)
         reply = self._stage.build(request)
         if int(reply.price_ttl_steps[0]) > 1:
             self._cached = _CachedPrices.of(request, reply)
@@ -67,7 +67,7 @@ class CachedTreeBuilder:
 
 @dataclass
 class _Steps:
-    """What the steps since a reply of the stage were told to have taken, one a request."""
+    """Measurements of the steps since a reply of the stage, one per request."""
 
     counts: list[np.ndarray] = field(default_factory=list)
     times_ms: list[np.ndarray] = field(default_factory=list)
@@ -76,9 +76,9 @@ class _Steps:
         self.counts.append(request.last_counts)
         self.times_ms.append(request.last_times_ms)
 
-    def told(self, request: BuildRequest) -> BuildRequest:
-        """The request with the step that the stage itself had built, as the only one whose
-        forest it knows; beside verifying it took what steps took on average since."""
+    def measured(self, request: BuildRequest) -> BuildRequest:
+        """The request with the measurement of the step that the stage built itself, whose trees it
+        knows; the time outside verify is the mean over the steps since."""
         counts, times_ms = self.counts[0], self.times_ms[0]
         if counts[0] > 0:
             telling = [t for c, t in zip(self.counts, self.times_ms, strict=True) if c[0] > 0]
@@ -90,7 +90,7 @@ class _Steps:
 
 @dataclass
 class _CachedPrices:
-    """A reply of the stage, and the steps that it may still stand for."""
+    """A reply of the stage and how many more steps it may be used for."""
 
     reply: BuildReply
     prices: CostCurve
@@ -113,7 +113,7 @@ class _CachedPrices:
         return _CachedPrices(reply, prices, num_running, num_sequences, num_left)
 
     def covers(self, request: BuildRequest) -> bool:
-        """Whether a step is like the one that the stage was asked about."""
+        """Whether the load is that of the step that the stage was asked about."""
         return (
             self.num_left > 0
             and self.num_running == int(request.num_running[0])

@@ -1,7 +1,7 @@
-"""What the price of a step is made of, and what the tree builder learns from step to step.
+"""The node budget of a step, and what the tree builder learns from step to step.
 
-A `BudgetController` is a value: `updated` gives the one after a step was measured, `choose` the one
-after the forest of a step was chosen. It knows of no sequence.
+A `BudgetController` is an immutable value: `updated` returns the controller after a measured step,
+`choose` the budget of a step and the controller after it. It holds nothing about a sequence.
 """
 
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ _COSTS_BEYOND = 16  # tokens beyond the last candidate, for the slope there
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """The step before this one; no sequence = it tells nothing."""
+    """Measurements of the previous step; without sequences they are ignored."""
 
     num_sequences: int = 0
     num_drafted: int = 0
@@ -39,7 +39,7 @@ class MeasuredStep:
 
 @dataclass(frozen=True)
 class StepLoad:
-    """Whom a step serves."""
+    """The load of a step."""
 
     num_running: int  # at least 1
     num_waiting: int
@@ -55,7 +55,7 @@ class StepLoad:
 
 @dataclass(frozen=True)
 class CandidateNodes:
-    """What the sequences of a step offer to be verified."""
+    """The nodes of a step among which the budget is chosen."""
 
     survivals: np.ndarray  # float64 [n], falling: nodes that have to be worth their price
     num_admitted: int = 0  # nodes let in at the price of the last step
@@ -70,7 +70,7 @@ class CandidateNodes:
 
 @dataclass(frozen=True)
 class BudgetController:
-    """Everything learnt so far; see the module."""
+    """Profile, corrections and running averages; see the module."""
 
     profile: Profile
     correction: CostCorrection
@@ -84,7 +84,7 @@ class BudgetController:
 
     @staticmethod
     def of_profile(profile: Profile) -> "BudgetController":
-        """Nothing learnt yet."""
+        """The controller before the first step."""
         return BudgetController(
             profile, CostCorrection(draft_ms=profile.draft_ms, overhead_ms=profile.overhead_ms)
         )

@@ -1,8 +1,9 @@
-"""One step's trees: what every sequence offers, and what of it is verified at the step's price.
+"""Node selection of one step: which nodes of all proposals are verified.
 
-A sequence under a fixed policy gets what its policy selects. Those under `priced` share one
-market: all their nodes stand in one order, by survival, and the best prefix of it is verified.
-Only where children are drawn, a node is held against the price of the step before.
+A sequence under a fixed policy gets the nodes that its policy selects. The nodes of all sequences
+under `priced` are sorted by survival, and the prefix of largest goodput is verified. Where children
+are drawn at random, a node is admitted by the price of the previous step instead, which is known
+before the draw.
 """
 
 import math
@@ -19,7 +20,7 @@ from canopy.tree_builder.goodput import CostCurve, NodeBudget
 
 @dataclass(frozen=True)
 class NodeRanking:
-    """What one sequence may have verified under its policy and its limits."""
+    """The nodes of one sequence that may be verified under its policy and limits."""
 
     nodes: list[int]  # in the order in which the policy takes them
     survivals: list[float]  # of each; falling where the nodes have a price
@@ -28,7 +29,7 @@ class NodeRanking:
 
     @property
     def is_free(self) -> bool:
-        """Its nodes are weighed in this step, together with all others."""
+        """Whether its nodes compete with those of other sequences in this step."""
         return self.is_priced and not self.is_drawn
 
 
@@ -59,7 +60,7 @@ def _path_probs(parents: list[int], log_probs: list[float], nodes: list[int]) ->
 
 @dataclass(frozen=True)
 class Selection:
-    """What a step verifies, and what it taught."""
+    """The nodes that a step verifies, and the controller after it."""
 
     chosen: list[np.ndarray]  # int32 nodes of each sequence, ascending
     budget: NodeBudget
@@ -69,7 +70,7 @@ class Selection:
 def select_nodes(
     rankings: Sequence[NodeRanking], controller: BudgetController, load: StepLoad
 ) -> Selection:
-    """Choose the nodes of every offer."""
+    """Choose the nodes of every sequence."""
     pool = _CandidatePool.of(rankings, controller.entry_price(load.num_running))
     budget, controller = controller.choose(pool.candidates, load)
     return Selection(pool.first_nodes(budget.num_nodes), budget, controller)
@@ -78,9 +79,9 @@ def select_nodes(
 def select_at_prices(
     rankings: Sequence[NodeRanking], curve: CostCurve, num_running: int
 ) -> tuple[list[np.ndarray], NodeBudget] | None:
-    """The same at prices known before: the chosen nodes, as in `Selection`, and their forest.
+    """The same at a known cost curve: the chosen nodes, as in `Selection`, and their budget.
 
-    None when the list has no price for so many nodes.
+    None when the curve is too short for so many nodes.
     """
     pool = _CandidatePool.of(rankings, curve.price)
     candidates = pool.candidates
@@ -92,11 +93,11 @@ def select_at_prices(
 
 @dataclass(frozen=True)
 class _CandidatePool:
-    """All offers of a step, before the market opens."""
+    """All rankings of a step, and how many nodes of each are fixed before selection."""
 
     rankings: Sequence[NodeRanking]
-    num_fixed: list[int]  # nodes of each offer, its first ones, that are verified in any case
-    sequence_indices: np.ndarray  # the offer behind each of the candidates' survivals
+    num_fixed: list[int]  # nodes of each ranking, its first ones, that are verified in any case
+    sequence_indices: np.ndarray  # the ranking of each candidate
     candidates: CandidateNodes
 
     @staticmethod
@@ -114,7 +115,7 @@ class _CandidatePool:
         return _CandidatePool(rankings, num_fixed, sequence_indices, candidates)
 
     def first_nodes(self, num_nodes: int) -> list[np.ndarray]:
-        """The nodes of each offer once so many candidates are bought; int32, ascending."""
+        """The nodes of each ranking once so many candidates are selected; int32, ascending."""
         num_selected = np.bincount(
             self.sequence_indices[:num_nodes], minlength=len(self.rankings)
         ).tolist()
@@ -125,16 +126,16 @@ class _CandidatePool:
 
 
 def _num_fixed(ranking: NodeRanking, entry_price: float) -> int:
-    """How many nodes of an offer, its first ones, are taken before the market opens."""
+    """How many nodes of a ranking, its first ones, are verified in any case."""
     if not ranking.is_priced:
         return len(ranking.nodes)
     return sum(survival > entry_price for survival in ranking.survivals) if ranking.is_drawn else 0
 
 
 def _by_survival(rankings: Sequence[NodeRanking]) -> tuple[np.ndarray, np.ndarray]:
-    """Survivals of all free nodes, falling, and the offer that each belongs to.
+    """Survivals of all competing nodes, falling, and the ranking that each belongs to.
 
-    An offer's own nodes keep their order, so a prefix holds the first ones of every offer.
+    A ranking's own nodes keep their order, so a prefix holds the first ones of every ranking.
     """
     free = [(index, ranking) for index, ranking in enumerate(rankings) if ranking.is_free]
     survivals = np.array([s for _, ranking in free for s in ranking.survivals], np.float64)

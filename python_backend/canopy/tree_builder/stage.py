@@ -1,4 +1,4 @@
-"""The build stage: reads the load and the last step, and has the trees of this one chosen."""
+"""The build stage: updates prices from the load and the last step, and selects the trees."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -25,12 +25,12 @@ from canopy.tree_builder.server_load import ServerLoad
 logger = logging.getLogger(__name__)
 
 _NOT_MEASURED = Profile()
-_MAX_COSTS = 1024  # of a list that a reply carries
+_MAX_COSTS = 1024  # most entries of a cost curve in a reply
 _MOST_LOG_PROB = 1e-3  # 0 but for rounding
 
 
 class PolicyTreeBuilder:
-    """`stages.protocol.TreeBuilder`. What it learns is about machine and drafter alone."""
+    """`protocol.stages.TreeBuilder`; keeps what it learns of machine and drafter, no sequence."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class PolicyTreeBuilder:
         )
 
     def _cached_prices(self, request: BuildRequest, load: StepLoad) -> dict[str, Any]:
-        """The fields that let the next steps do without this stage, where they may."""
+        """The fields from which the cached tree builder can select in the next steps, if it may."""
         is_calm = load.num_queued == 0 and load.num_prompt_rows == 0
         is_known = self._controller.is_converged or not np.any(
             request.policies == PolicyName.PRICED
@@ -96,7 +96,8 @@ class PolicyTreeBuilder:
         }
 
     def _step_load(self, request: BuildRequest, server: ServerLoad) -> StepLoad:
-        """The step knows best who runs; requests wait wherever somebody sees them wait."""
+        """Load of this step: running sequences from the request, waiting ones from whichever of
+        the request and the metrics page counts more."""
         return StepLoad(
             num_running=max(_value(request.num_running), len(request.num_nodes), 1),
             num_waiting=max(_value(request.num_waiting), server.num_waiting),
@@ -106,7 +107,7 @@ class PolicyTreeBuilder:
         )
 
     def _next_draft(self, request: BuildRequest, load: StepLoad) -> int:
-        """Who asks for a fixed policy is drafted for whether it pays or not."""
+        """Steps until the next draft. Fixed policies draft every step, even at a loss."""
         if np.any(request.policies != PolicyName.PRICED):
             return 1
         return self._controller.next_draft(load.num_running)
@@ -126,7 +127,7 @@ def rank_proposals(
     sibling_rates: tuple[float, ...],
     log_odds_correction: float,
 ) -> Iterator[NodeRanking]:
-    """What each sequence of a request offers; NOTHING where its proposal cannot be read.
+    """The ranked nodes of each sequence of a request; NOTHING where its proposal cannot be read.
 
     Raises ValueError for ragged fields that do not fit.
     """

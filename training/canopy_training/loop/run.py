@@ -59,7 +59,7 @@ OnStep = Callable[[Progress, float], None]  # hears of every step and its loss
 
 
 def _ignore(progress: Progress, loss: float) -> None:
-    """For who does not listen."""
+    """Default progress callback: ignores what it is told."""
 
 
 class TrainingRun(ABC):

@@ -35,7 +35,7 @@ class BlockModel(Protocol):
     def distributions(self, sequences: Sequence[DraftSequence]) -> dict[int, NextTokens]:
         """One pass, for the sequences whose context reaches their anchor; by sequence.
 
-        Raises for a pass that fails, ValueError for numbers that are none; the contexts stay
+        Raises for a pass that fails, ValueError for non-finite outputs; the contexts stay
         usable.
         """
         ...

@@ -110,7 +110,7 @@ def _tables_of(head: BlockHead, reads_confidence: bool) -> HeadTables:
 def _candidates(
     slots: Slots, temperatures: Sequence[float], num_candidates: int
 ) -> list[SlotCandidates]:
-    """The best of every slot, one entry a sequence. Raises ValueError for numbers that are none."""
+    """The best of every slot, one entry a sequence. Raises ValueError for non-finite logits."""
     logits = slots.logits.float()
     scale = torch.tensor(temperatures, device=logits.device)[:, None, None]
     best = torch.topk(logits / scale, min(num_candidates, logits.shape[-1]), dim=-1)
