@@ -29,8 +29,9 @@ PROMPTS = ["abcabcabcabc", "the cat sat on the mat. the cat", "漢字漢字漢",
 class DirectPipeline:
     """One deployment served without a server."""
 
-    def __init__(self, folder: Path, dtype: str, **tables: object) -> None:
-        deployment = Deployment(target=TargetConfig(model=str(folder), dtype=dtype), **tables)
+    def __init__(self, folder: Path, dtype: str, num_threads: int = 0, **tables: object) -> None:
+        target = TargetConfig(model=str(folder), dtype=dtype, num_threads=num_threads)
+        deployment = Deployment(target=target, **tables)
         tokenizer = Tokenizer(folder)
         self.verifier = make_verifier(deployment)
         stages = Stages(make_drafter(deployment), make_tree_builder(deployment), self.verifier)
