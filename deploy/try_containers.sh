@@ -127,7 +127,7 @@ serving=$(wants server && echo server || echo perf) # the perf image holds a ser
 if wants server || wants perf; then
     echo "== canopy serve"
     start_in "$serving" canopy serve --config deploy/container.toml
-    wait_for 1200 run_in "$serving" canopy health --url 127.0.0.1:8001
+    wait_for 1200 run_in "$serving" canopy health --ready --url 127.0.0.1:8001
 fi
 if wants server; then
     run_in server canopy generate "Name three rivers." --max-tokens 24 --temperature 0

@@ -50,25 +50,34 @@ class TritonPythonModel:
             elif self.draining:
                 self.refuse(sender, "[unavailable] the server drains")
             else:
+                self.count(request.request_id(), True)
                 threading.Thread(target=self.serve, args=(request, sender), daemon=True).start()
 
     def obey(self, message, sender):
         self.draining |= message["op"] == "drain"
         known = self.running.get(message.get("request_id"), False)
         self.cancelled.add(message.get("request_id"))
-        reply = {"cancelled": int(known), "draining": self.draining}
+        num_left = sum(self.running.values())
+        reply = {
+            "cancelled": int(known), "draining": self.draining, "num_left": num_left,
+            "is_alive": True, "is_ready": not self.draining, "status": self.status(),
+            "reason": "", "num_running": num_left, "num_waiting": 0, "num_places": 8,
+            "stages": {"draft": "ready", "tree_builder": "ready", "verifier": "ready"},
+        }
         if message["op"] == "describe":
             law = {"temperature": 0.2, "top_p": 0.9, "max_tokens": 9, "chat_max_tokens": 99}
             reply = {"model": "toy", "max_context_length": 99, "defaults": law}
         reply = json.dumps(reply)
         sender.send(pb_utils.InferenceResponse(self.outputs(reply, "stop", None)), flags=FINAL)
 
+    def status(self):
+        return "stopping" if self.draining else "ready"
+
     def refuse(self, sender, text):
         error = pb_utils.TritonError(text, pb_utils.TritonError.UNAVAILABLE)
         sender.send(pb_utils.InferenceResponse(error=error), flags=FINAL)
 
     def serve(self, request, sender):
-        self.count(request.request_id(), True)
         try:
             self.stream(request, sender)
         except Exception as error:

@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from canopy_client.errors import ClientError, ServerFailure, Unavailable
-from canopy_client.types import Chunk, Completion
+from canopy_client.types import Chunk, Completion, Health
 
 
 def chunk_of(outputs: Mapping[str, Any], is_last: bool) -> Chunk:
@@ -35,6 +35,13 @@ def joined(first: Chunk, second: Chunk) -> Chunk:
         is_last=second.is_last,
         rounds=(*first.rounds, *second.rounds),
     )
+
+
+def health_from(server_version: str, latency_ms: float, told: Mapping[str, Any]) -> Health:
+    """What a model told of itself; nothing, and it is ready, where it just answered."""
+    names = {field.name for field in fields(Health)} - {"server_version", "latency_ms"}
+    own = {name: value for name, value in told.items() if name in names}
+    return Health(server_version, latency_ms, **own)
 
 
 class Answer:

@@ -45,7 +45,7 @@ class AsyncSession:
         if "control" not in (await self.model_info()).inputs:
             return False
         for _ in range(2):
-            reply = await self._control({"op": "cancel", "request_id": request_id})
+            reply = await self.control({"op": "cancel", "request_id": request_id})
             if reply.get("cancelled"):
                 break
             await asyncio.sleep(0.05)
@@ -58,7 +58,7 @@ class AsyncSession:
         """
         if "control" not in (await self.model_info()).inputs:
             return {}
-        return await self._control({"op": "describe"})
+        return await self.control({"op": "describe"})
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """A task that outlives whoever asked for it, at the longest until `close`."""
@@ -75,7 +75,8 @@ class AsyncSession:
             task.cancel()
         await self.transport.close()
 
-    async def _control(self, operation: Mapping[str, Any]) -> dict[str, Any]:
+    async def control(self, operation: Mapping[str, Any]) -> dict[str, Any]:
+        """What the service answers to a message to itself. Raises a ClientError."""
         request = control(self.model, operation)
         chunks = self.transport.stream(request, GIVE_UP_S)
         return json.loads("".join([chunk.text async for chunk in chunks]))

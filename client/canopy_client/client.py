@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self, Unpack
 
+from canopy_client.answer import health_from
 from canopy_client.request import MODEL, Request, generation, probe
 from canopy_client.session import Session
 from canopy_client.stream import TextStream
@@ -65,15 +66,20 @@ class Client:
         return self._start(generation(self._session.model, None, messages, options))
 
     def health(self) -> Health:
-        """Ask for one token, once: the server's own readiness says nothing about its models.
+        """Ask the model how it is; one that cannot say is asked for one token.
 
-        Raises Unavailable, or what else came instead of an answer.
+        The server's own readiness says nothing about its models. Raises Unavailable when nobody
+        is there, or what else came instead of an answer.
         """
         version = self._session.transport.server_version()
-        request = probe(self.model_info())
+        info = self.model_info()
         start = time.perf_counter()
-        _read_all(TextStream(self._session, request, self._timeout_s, NO_RETRY))
-        return Health(version, (time.perf_counter() - start) * 1e3)
+        told: dict[str, Any] = {}
+        if "control" in info.inputs:
+            told = self._session.control({"op": "health"})
+        else:
+            _read_all(TextStream(self._session, probe(info), self._timeout_s, NO_RETRY))
+        return health_from(version, (time.perf_counter() - start) * 1e3, told)
 
     def model_info(self) -> ModelInfo:
         """The model's own description, asked for once. Raises UnknownModel among others."""

@@ -38,7 +38,7 @@ class Session:
         if "control" not in self.model_info().inputs:
             return False
         for _ in range(2):
-            if self._control({"op": "cancel", "request_id": request_id}).get("cancelled"):
+            if self.control({"op": "cancel", "request_id": request_id}).get("cancelled"):
                 break
             time.sleep(0.05)
         return True
@@ -50,9 +50,10 @@ class Session:
         """
         if "control" not in self.model_info().inputs:
             return {}
-        return self._control({"op": "describe"})
+        return self.control({"op": "describe"})
 
-    def _control(self, operation: Mapping[str, Any]) -> dict[str, Any]:
+    def control(self, operation: Mapping[str, Any]) -> dict[str, Any]:
+        """What the service answers to a message to itself. Raises a ClientError."""
         request = control(self.model, operation)
         chunks = self.transport.stream(request, GIVE_UP_S)
         return json.loads("".join(chunk.text for chunk in chunks))

@@ -1,7 +1,7 @@
 """What callers give and get: options, pieces of an answer, whole answers, facts about a server."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
 Messages = str | Sequence[Mapping[str, Any]]
@@ -53,10 +53,22 @@ class Completion:
 
 @dataclass(frozen=True)
 class Health:
-    """What a one-token request found."""
+    """What a probe found; a model that answers for itself says more than whether it answers.
+
+    alive: leave it running. ready: send requests here. Every other status than "ready" comes with
+    a reason: "busy" (its queue is full), "loading" or "silent" (a stage of it), "stopping",
+    "broken".
+    """
 
     server_version: str
-    latency_ms: float
+    latency_ms: float  # of the answer to the probe
+    is_alive: bool = True
+    is_ready: bool = True
+    status: str = "ready"
+    reason: str = ""
+    num_running: int = 0
+    num_waiting: int = 0
+    stages: Mapping[str, str] = field(default_factory=dict)  # ready, loading or silent
 
 
 @dataclass(frozen=True)

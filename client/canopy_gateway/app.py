@@ -78,6 +78,10 @@ def _add_routes(app: FastAPI, settings: GatewaySettings) -> None:
             raise APIError(404, f"there is no model {name[:80]!r}", "model_not_found", "model")
         return JsonResponse(model_card(name, started, await app.state.completer.describe()))
 
+    @app.api_route("/health/live", methods=_READ)
+    async def live() -> Response:
+        return JsonResponse({"status": "alive"})
+
     @app.api_route("/health", methods=_READ)
     async def health() -> Response:
         if app.state.is_draining:

@@ -1,10 +1,11 @@
-"""Whether the server behind answers, asked with a real request and remembered for a moment."""
+"""How the server behind is: asked as often as needed, and remembered for a moment."""
 
 import asyncio
 import time
+from dataclasses import asdict
 from typing import Any
 
-from canopy_client import AsyncClient, ClientError, Health
+from canopy_client import AsyncClient, ClientError
 from canopy_gateway.settings import GatewaySettings
 
 
@@ -19,7 +20,7 @@ class HealthCheck:
         self._asked_s = float("-inf")
 
     async def status(self) -> tuple[int, dict[str, Any]]:
-        """HTTP status and JSON: 200 where one token came, else 503 and the reason."""
+        """HTTP status and JSON: 200 where a request would be taken up now, else 503 and why not."""
         async with self._lock:
             if time.monotonic() - self._asked_s > self._settings.health_max_age_s:
                 self._found = await self._ask()
@@ -29,14 +30,11 @@ class HealthCheck:
     async def _ask(self) -> tuple[int, dict[str, Any]]:
         try:
             async with asyncio.timeout(self._settings.health_timeout_s):
-                health: Health = await self._client.health()
+                health = await self._client.health()
         except TimeoutError:
-            reason = f"no token within {self._settings.health_timeout_s:g} s"
+            reason = f"no answer within {self._settings.health_timeout_s:g} s"
             return 503, {"status": "silent", "reason": reason}
         except ClientError as error:
             return 503, {"status": "unavailable", "reason": str(error)}
-        return 200, {
-            "status": "ok",
-            "server_version": health.server_version,
-            "latency_ms": round(health.latency_ms, 3),
-        }
+        found = asdict(health) | {"latency_ms": round(health.latency_ms, 3)}
+        return (200 if health.is_ready else 503), found

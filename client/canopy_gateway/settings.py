@@ -79,7 +79,9 @@ class GatewaySettings:
         2.0, "health-max-age", "Seconds that a finding of /health may be told again."
     )
     health_timeout_s: float = _setting(
-        10.0, "health-timeout", "Seconds without a token after which /health says 503."
+        10.0,
+        "health-timeout",
+        "Seconds without an answer of the server after which /health says 503.",
     )
 
     @property

@@ -6,6 +6,7 @@
     ├── Unavailable      the server cannot take it now: retry later               unavailable
     ├── Cancelled        the client gave up or the deadline passed                cancelled
     ├── StageFailed      a pipeline stage died or answered with an error          internal
+    │   └── ServerStopping  because the server ends it                            internal
     ├── InvalidDeployment  the deployment file or a model folder is wrong         invalid_deployment
     └── CannotStart      the server cannot start, or stopped while it did         cannot_start
 
@@ -53,6 +54,10 @@ class StageFailed(CanopyError):
     def __init__(self, stage: str, message: str) -> None:
         super().__init__(f"{stage}: {message}")
         self.stage = stage
+
+
+class ServerStopping(StageFailed):
+    """The server ends its stages; what runs ends as Unavailable."""
 
 
 class InvalidDeployment(CanopyError):

@@ -74,10 +74,12 @@ def test_an_answer_that_takes_too_long_times_out(toy_server):
         client.generate(ENDLESS)
 
 
-def test_health_asks_for_a_real_answer(client):
+def test_health_is_the_models_own_word(client):
     health = client.health()
     assert health.server_version.startswith("2.")
     assert health.latency_ms > 0
+    assert (health.is_alive, health.is_ready, health.status) == (True, True, "ready")
+    assert health.stages["verifier"] == "ready"
 
 
 def test_no_server_means_unavailable():

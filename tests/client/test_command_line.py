@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from canopy.cli import app
 from canopy.cli.chat import Conversation
 from canopy.cli.live import Meter
-from canopy_client import Chunk, Completion
+from canopy_client import Chunk, Completion, Health
 
 CANOPY = Path(sys.executable).with_name("canopy")
 
@@ -87,9 +87,25 @@ def test_a_refused_request_ends_with_its_reason(url):
 @pytest.mark.server
 def test_health_tells_the_server_from_nobody(url):
     assert run("health", url).exit_code == 0
+    assert run("health", url, "--ready").exit_code == 0
     nobody = run("health", "--url=127.0.0.1:1")
     assert nobody.exit_code == 3
     assert "cannot be reached" in nobody.stderr
+
+
+@pytest.mark.parametrize(
+    ("found", "codes"),
+    [
+        ({}, [0, 0]),
+        ({"is_ready": False, "status": "busy", "reason": "the queue is full"}, [0, 3]),
+        ({"is_ready": False, "is_alive": False, "status": "broken", "reason": "?"}, [3, 3]),
+    ],
+)
+def test_a_full_queue_is_alive_and_not_ready(monkeypatch, found, codes):
+    monkeypatch.setattr("canopy_client.Client.health", lambda self: Health("2.0", 1.0, **found))
+    results = [run("health", *flags) for flags in ([], ["--ready"])]
+    assert [result.exit_code for result in results] == codes
+    assert results[0].stdout.startswith(found.get("status", "ready"))
 
 
 @pytest.mark.server

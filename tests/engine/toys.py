@@ -4,9 +4,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from canopy.engine.loop import Engine, EngineLimits, Stages
+from canopy.engine.loop import Engine, Stages
 from canopy.engine.output import Delta
 from canopy.engine.request import GenerationRequest
+from canopy.engine.request_queue import EngineLimits
 from canopy.errors import CanopyError, StageFailed
 from canopy.protocol.messages import (
     BuildReply,

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
+from waiting import wait_until
 
 from canopy.config import ServerConfig
 from canopy.errors import StageFailed
@@ -48,15 +49,34 @@ def old() -> Iterator[subprocess.Popen]:
     process.wait()
 
 
-def test_the_old_process_is_gone_before_the_new_one_loads(old, monkeypatch):
-    monkeypatch.setattr(os, "getppid", os.getpid)  # the test stands for the server
-    repository, server = Repository(old), grpc.server(ThreadPoolExecutor(1))
+class HangingRepository(Repository):
+    """The old process does not end by itself."""
+
+    def _end(self) -> None:
+        self._old.wait()
+
+
+def restart(repository: Repository) -> None:
+    server = grpc.server(ThreadPoolExecutor(1))
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(repository, server)
     config = ServerConfig(grpc_port=server.add_insecure_port("127.0.0.1:0"))
     server.start()
     restart_stage(config, "verifier")
     server.stop(None)
+
+
+def test_the_old_process_is_gone_before_the_new_one_loads(old, monkeypatch):
+    monkeypatch.setattr(os, "getppid", os.getpid)  # the test stands for the server
+    repository = Repository(old)
+    restart(repository)
     assert repository.exit_code_at_load is not None
+
+
+def test_an_old_process_that_hangs_is_killed(old, monkeypatch):
+    monkeypatch.setattr(os, "getppid", os.getpid)
+    monkeypatch.setattr("canopy.frontend.stage_restart._GONE_TIMEOUT_S", 0.1)
+    restart(HangingRepository(old))
+    assert wait_until(lambda: old.poll() is not None)
 
 
 def test_a_server_that_is_gone_is_reported():

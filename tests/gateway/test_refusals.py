@@ -179,7 +179,8 @@ def test_any_valid_key_opens_and_health_needs_none(strict_url):
     response = httpx2.get(strict_url + "/v1/models", headers={"Authorization": key})
     assert [card["id"] for card in response.json()["data"]] == ["tiny", "tiny-latest"]
     assert httpx2.get(strict_url + "/v1/models").status_code == 401
-    assert httpx2.get(strict_url + "/health").status_code == 200
+    for path in ("/health", "/health/live"):
+        assert httpx2.get(strict_url + path).status_code == 200
 
 
 def test_beyond_the_concurrency_limit_clients_are_told_to_wait(strict_url):
@@ -199,7 +200,7 @@ def test_beyond_the_concurrency_limit_clients_are_told_to_wait(strict_url):
 
 def test_health_tells_whether_the_server_answers(url):
     found = httpx2.get(url + "/health")
-    assert (found.status_code, found.json()["status"]) == (200, "ok")
+    assert (found.status_code, found.json()["status"]) == (200, "ready")
     assert found.json()["server_version"].startswith("2.")
 
 
@@ -207,6 +208,7 @@ def test_without_a_server_everything_says_unavailable():
     with gateway(GatewaySettings(server_url="127.0.0.1:1")) as url:
         health = httpx2.get(url + "/health")
         assert (health.status_code, health.json()["status"]) == (503, "unavailable")
+        assert httpx2.get(url + "/health/live").status_code == 200
         response = post(url, ASKED)
         assert (response.status_code, response.headers["retry-after"]) == (503, "1")
         assert response.json()["error"]["code"] == "unavailable"

@@ -1,15 +1,13 @@
 """Requests that end before their time, stages that die, and what is left afterwards."""
 
 import json
-import os
-import signal
 import socket
-import subprocess
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
+from stubs import kill_stub, stubs
 from waiting import wait_until
 from wire import Stream, ask
 
@@ -89,7 +87,7 @@ def test_a_killed_stage_is_healed_and_no_stream_breaks(server, stage):
         stream.send("abcabc", request_id="only", **options)
         responses = stream.responses()
         text = next(responses)[1]["text_output"]
-        _kill_stub(server, stage)
+        kill_stub(server, stage)
         for _, outputs, error, is_last in responses:
             assert error is None
             text += outputs.get("text_output", "")
@@ -102,7 +100,7 @@ def test_a_killed_stage_is_healed_and_no_stream_breaks(server, stage):
 
 
 def test_requests_are_answered_while_the_draft_loads(server):
-    _kill_stub(server, "draft")
+    kill_stub(server, "draft")
     ask(server.grpc_url, "abc", **ENDLESS | {"max_tokens": 4})  # finds that it is dead
     assert wait_until(lambda: not _is_ready(server, "draft"))
     num_answered = 0
@@ -116,7 +114,7 @@ def test_requests_are_answered_while_the_draft_loads(server):
 
 def test_only_the_verifier_carries_torch(server):
     def has_torch(stage: str) -> bool:
-        (pid,) = _stubs(server, stage)
+        (pid,) = stubs(server, stage)
         return "libtorch" in Path(f"/proc/{pid}/maps").read_text()
 
     stages = ("canopy", "draft", "tree_builder", "verifier")
@@ -132,24 +130,6 @@ def _is_ready(server, stage: str) -> bool:
         return False
 
 
-def _kill_stub(server, stage: str) -> None:
-    (pid,) = _stubs(server, stage)
-    os.kill(pid, signal.SIGKILL)
-
-
 def _is_loaded(server, stage: str) -> bool:
     """A dead stub leaves its model ready until it is unloaded."""
-    return len(_stubs(server, stage)) == 1 and _is_ready(server, stage)
-
-
-def _stubs(server, stage: str) -> list[int]:
-    """The stub's command line names its model directory and instance."""
-    listing = subprocess.run(
-        ["ps", "-ww", "-eo", "pid,args"], capture_output=True, text=True, check=True
-    )
-    pids = [
-        int(line.split()[0])
-        for line in listing.stdout.splitlines()
-        if "triton_python_backend_stub" in line and f"/{stage}/1/model.py" in line
-    ]
-    return [pid for pid in pids if server.owns(pid)]
+    return len(stubs(server, stage)) == 1 and _is_ready(server, stage)

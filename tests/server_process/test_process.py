@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 from image_layout import image_folder
 from toy_service import write_toy_repository
+from waiting import wait_until
 
 from canopy.config import Deployment
 from canopy.errors import CannotStart
-from canopy.server.probe import Health, probe, read_metrics
+from canopy.server.probe import Health, ask_for_health, ask_for_token, read_metrics
 from canopy.server.process import ServerProcess
 from canopy.server.runtime import (
     require_free_ports,
@@ -71,14 +72,15 @@ def test_a_server_answers_drains_and_leaves_nothing(tmp_path):
     repository = write_toy_repository(tmp_path / "models")
     with ServerProcess(deployment, tmp_path / "run", repository) as process:
         group = process.pid
-        assert probe(process.server, 5).health is Health.ALIVE
+        assert ask_for_health(process.server, 5).health is Health.ALIVE
         assert len(group_members(group)) >= 2
         assert all(process.owns(pid) for pid in group_members(group))
         assert regions(process.server)
         with pytest.raises(CannotStart, match="http_port"):
             ServerProcess(deployment, tmp_path / "second", repository).start()
         assert process.drain()
-        refusal = probe(process.server, 5)
+        assert ask_for_health(process.server, 5).health is Health.ALIVE
+        refusal = ask_for_token(process.server, 5)
         assert refusal.health is Health.ALIVE
         assert "[unavailable]" in refusal.reason
     assert_nothing_is_left(deployment.server, group)
@@ -118,7 +120,7 @@ def test_a_server_of_ones_own_serves(tmp_path):
     repository = write_toy_repository(tmp_path / "models")
     with ServerProcess(deployment, tmp_path / "run", repository) as process:
         assert Path(f"/proc/{process.pid}/cmdline").read_text().startswith(str(folder))
-        assert probe(process.server, 5).health is Health.ALIVE
+        assert ask_for_health(process.server, 5).health is Health.ALIVE
 
 
 def test_a_model_that_cannot_load_is_reported_with_the_end_of_the_log(tmp_path):
@@ -171,7 +173,7 @@ def test_a_dead_model_process_is_noticed_and_the_server_replaced(supervised):
     second = server_group(supervisor)
     assert second != first
     assert group_members(first) == set()
-    assert probe(server, 5).health is Health.ALIVE
+    assert ask_for_health(server, 5).health is Health.ALIVE
     supervisor.terminate()
     assert supervisor.wait(timeout=30) == 0
     assert_nothing_is_left(server, second)
@@ -188,8 +190,9 @@ def test_sigterm_lets_a_running_request_finish(supervised):
 
     client = threading.Thread(target=ask)
     client.start()
-    time.sleep(0.3)
-    supervisor.terminate()
+    with Client(f"{server.host}:{server.grpc_port}") as observer:
+        assert wait_until(lambda: observer.health().num_running == 1)
+    supervisor.terminate()  # before the first token
     client.join()
     assert answers[0].num_output_tokens == 60
     assert supervisor.wait(timeout=30) == 0

@@ -52,20 +52,30 @@ def generate(
 
 def health(
     url: Url = DEFAULT_URL,
+    ready: Annotated[
+        bool, typer.Option("--ready", help="Succeed only if a request would be taken up now.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Ask the server for one token. Exit code 0 when it answers, 3 when nobody does.
+    """Ask the server how it is: ready, busy, loading, silent, stopping or broken.
 
-    Example: canopy health --url 127.0.0.1:8001
+    Exit code 0 while it is alive: a full queue is alive, and so is a stage that is loaded again.
+    Exit code 3 when nobody answers, and with --ready when a request would not be taken up.
+
+    Examples: canopy health --url 127.0.0.1:8001 · canopy health --ready
     """
     with connection(url) as client:
         found = client.health()
     if as_json:
         print(json.dumps(asdict(found)))
     else:
+        reason = f" ({found.reason})" if found.reason else ""
         print(
-            f"alive: Triton server {found.server_version}, one token in {found.latency_ms:.0f} ms"
+            f"{found.status}{reason}: Triton server {found.server_version}, answered in "
+            f"{found.latency_ms:.0f} ms, {found.num_running} running, {found.num_waiting} waiting"
         )
+    if not (found.is_ready if ready else found.is_alive):
+        raise typer.Exit(EXIT_UNAVAILABLE)
 
 
 @contextmanager

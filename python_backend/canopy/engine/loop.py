@@ -6,45 +6,44 @@ Each stage is asked once a step for all running sequences. The loop is the same 
 benchmark and in the server; only the stages behind the Protocols differ.
 """
 
-import threading
-from collections import deque
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from canopy.engine.health import EngineHealth, health_of
 from canopy.engine.metrics import EngineMetrics
 from canopy.engine.output import Delta, Sink
 from canopy.engine.request import EngineSequence, GenerationRequest
+from canopy.engine.request_queue import SHUTTING_DOWN, EngineLimits, RequestQueue
 from canopy.engine.speculator import DraftedTrees, Speculator
+from canopy.engine.stage_health import STAGES, StageHealth
 from canopy.engine.stage_sync import StageSyncState
 from canopy.engine.trace import TracedStep
-from canopy.errors import Cancelled, CanopyError, StageFailed, Unavailable
+from canopy.errors import Cancelled, CanopyError, ServerStopping, StageFailed
 from canopy.protocol.failures import failure_of
 from canopy.protocol.messages import Finish, Status, VerifyReply, VerifyRequest
 from canopy.protocol.stages import Drafter, TreeBuilder, Verifier
 from canopy.tree.forest import split_ragged
 
+logger = logging.getLogger(__name__)
+
 # After so many failures in a row a restart does not help.
 _MAX_VERIFIER_FAILURES = 3
-
-
-@dataclass(frozen=True)
-class EngineLimits:
-    """What the engine admits at once; see config.LimitsConfig and config.CacheConfig."""
-
-    max_running: int
-    max_waiting: int
-    num_blocks: int
-    block_size: int
+_MAX_LOSSES = 3  # times in a row that the verifier may not know a sequence
+_PING_S = 0.5
+_FIRST_PING_S = 0.1  # while stages are loaded for the first time
+_LOADING_POLL_S = 0.05  # between two looks at the requests while the verifier is loaded again
 
 
 @dataclass(frozen=True)
 class Stages:
-    """The pipeline, and how to bring a failed stage back (raises when that fails too)."""
+    """The pipeline by its names: draft, tree_builder, verifier."""
 
     drafter: Drafter
     tree_builder: TreeBuilder
     verifier: Verifier
-    restart: Callable[[str], None] = lambda stage: None
+    restart: Callable[[str], None] = lambda stage: None  # a failed one; raises when that fails too
+    ping: Callable[[str], None] = lambda stage: None  # raises StageFailed when nobody answers
 
 
 class Engine:
@@ -58,65 +57,67 @@ class Engine:
     ) -> None:
         self.metrics = EngineMetrics(free_blocks=limits.num_blocks)
         self._stages = stages
-        self._limits = limits
         self._decode = decode
+        self._stage_health = StageHealth(stages.restart, self.metrics.record_failure)
         self._speculator = Speculator(
-            stages.drafter, stages.tree_builder, stages.restart, self.metrics
+            stages.drafter, stages.tree_builder, self._stage_health, self.metrics
         )
         self._verifier_sync = StageSyncState()
         self._verifier_failures = 0
-        self._waiting: deque[EngineSequence] = deque()  # preempted ones stand in front
-        self._running: list[EngineSequence] = []  # oldest first
-        self._wake = threading.Condition()
-        self._is_draining = False
+        self._queue = RequestQueue(limits, self.metrics)
         self._is_stopped = False
+        self._is_asked = False  # somebody was here: the server is open, and has loaded its stages
 
     # Requests come in
 
     def submit(self, request: GenerationRequest, sink: Sink) -> None:
         """Queue a request. Raises Unavailable when the queue is full or the engine drains."""
-        with self._wake:
-            if self._is_draining:
-                raise Unavailable("the server is shutting down: send the request elsewhere")
-            places = self._limits.max_running - len(self._running) + self._limits.max_waiting
-            if len(self._waiting) >= places:
-                raise Unavailable(
-                    f"{len(self._running)} requests run and {len(self._waiting)} wait already: "
-                    "retry later"
-                )
-            self.metrics.num_requests += 1
-            self._waiting.append(EngineSequence(request, sink, self._decode))
-            self._wake.notify()
+        self._is_asked = True
+        self._queue.add(EngineSequence(request, sink, self._decode))
+
+    def health(self, is_running: bool = True) -> EngineHealth:
+        """What probes are told, from any thread. is_running: a thread is inside `run`."""
+        self._is_asked = True
+        return health_of(self._queue.load(), self._stage_health, is_running)
 
     def drain(self) -> None:
         """Refuse new requests; those accepted go on to their end."""
-        with self._wake:
-            self._is_draining = True
+        self._queue.drain()
 
     def stop(self) -> None:
         """End `run`; what is still running fails with Unavailable."""
-        with self._wake:
-            self._is_draining = self._is_stopped = True
-            self._wake.notify()
+        self._is_stopped = True
+        self._stage_health.stop()
+        self._queue.drain()
 
     # The loop
 
     def run(self, after_step: Callable[[], None] = lambda: None) -> None:
         """Serve until `stop`. Every accepted request ends, whatever happens in a step."""
         while not self._is_stopped:
-            with self._wake:
-                if not self.has_work:
-                    self._wake.wait(timeout=1.0)
+            if not self.has_work:
+                self._queue.wait(_PING_S if self._stage_health.have_all_answered else _FIRST_PING_S)
             try:
+                if self._is_asked and not self.has_work:
+                    self._ping_stages()
                 self.step()
                 after_step()
             except Exception as error:
+                logger.exception("a step failed")
                 self._fail_all(CanopyError(f"the engine failed: {error!r}"))
-        self._fail_all(Unavailable("the server is shutting down"))
+        self._fail_all(SHUTTING_DOWN)
+
+    def _ping_stages(self) -> None:
+        """A stage that dies while nothing runs is brought back before anybody needs it."""
+        for stage in STAGES:
+            try:
+                self._stage_health.ping(stage, self._stages.ping)
+            except StageFailed as error:
+                self._note_failure(error)
 
     @property
     def has_work(self) -> bool:
-        return bool(self._waiting or self._running or self._verifier_sync.has_pending_finishes)
+        return bool(len(self._queue) or self._verifier_sync.has_pending_finishes)
 
     @property
     def is_idle(self) -> bool:
@@ -127,34 +128,41 @@ class Engine:
         """Serve every running sequence once."""
         with self.metrics.timed("total"):
             self._drop_cancelled_and_expired()
-            self._admit()
-            if self._running or self._verifier_sync.has_pending_finishes:
+            self._queue.admit()
+            has_pending_finishes = (
+                bool(self._queue.running) or self._verifier_sync.has_pending_finishes
+            )
+            if has_pending_finishes and not self._stage_health.is_loading(
+                "verifier", _LOADING_POLL_S
+            ):
                 self._serve()
-        self.metrics.running_sequences = len(self._running)
-        self.metrics.waiting_sequences = len(self._waiting)
+        self.metrics.running_sequences = len(self._queue.running)
+        self.metrics.waiting_sequences = self._queue.num_waiting
 
     def _serve(self) -> None:
         self.metrics.num_steps += 1
-        trees = self._speculator.propose(self._running, len(self._waiting))
         try:
-            with self.metrics.timed("verify"):
+            trees = self._speculator.propose(self._queue.running, self._queue.num_waiting)
+            with self.metrics.timed("verify"), self._stage_health.calling("verifier"):
                 reply = self._verify(trees)
         except StageFailed as error:
-            self._recover_verifier(error)
+            self._note_failure(error)
             return
         self._verifier_failures = 0
-        self._speculator.record_hidden_states(self._running, reply)
+        self._speculator.record_hidden_states(self._queue.running, reply)
         with self.metrics.timed("commit"):
             self._commit(trees, reply)
 
     def _verify(self, trees: DraftedTrees) -> VerifyReply:
-        changes = self._verifier_sync.starts(self._running)
-        return self._stages.verifier.verify(VerifyRequest(**changes, **trees.fields(self._running)))
+        changes = self._verifier_sync.starts(self._queue.running)
+        return self._stages.verifier.verify(
+            VerifyRequest(**changes, **trees.fields(self._queue.running))
+        )
 
     # Sequences come and go
 
     def _drop_cancelled_and_expired(self) -> None:
-        for sequence in [*self._running, *self._waiting]:
+        for sequence in self._queue.sequences:
             if sequence.sink.is_cancelled():
                 self.metrics.num_cancelled += 1
                 self._end(sequence, Cancelled("the client cancelled the request"))
@@ -162,39 +170,35 @@ class Engine:
                 self.metrics.num_cancelled += 1
                 self._end(sequence, Cancelled(f"not done within {sequence.request.timeout_s:g} s"))
 
-    def _admit(self) -> None:
-        """Move waiting sequences in while the cache has room for them and for one block each.
-
-        A sequence alone is always admitted: it was checked to fit into the whole cache.
-        """
-        size = self._limits.block_size
-        promised = sum(len(s.token_ids) // size + 1 for s in self._running if not s.is_prefilled)
-        room = self.metrics.free_blocks - promised
-        with self._wake:
-            while self._waiting and len(self._running) < self._limits.max_running:
-                need = len(self._waiting[0].token_ids) // size + 1
-                if self._running and room < need + len(self._running):
-                    break
-                room -= need
-                self.metrics.record_admission(self._waiting[0])
-                self._running.append(self._waiting.popleft())
-
     def _commit(self, trees: DraftedTrees, reply: VerifyReply) -> None:
         self.metrics.free_blocks = int(reply.num_free_blocks[0])
         self.metrics.used_blocks = int(reply.num_used_blocks[0])
         emitted = split_ragged(reply.emitted_token_ids, reply.num_emitted)
-        for index, sequence in enumerate(list(self._running)):
-            status = Status(int(reply.status[index]))
-            if status is Status.DECODED:
-                self._decoded(sequence, trees, reply, index, emitted[index].tolist())
-            elif status is Status.PREEMPTED:
-                self._preempt(sequence)
-            elif status is Status.FAILED:
-                self.metrics.num_failed += 1
-                self._end(sequence, CanopyError(failure_of(reply, index) or "it cannot go on"))
-            elif status is Status.UNKNOWN:
-                self._verifier_sync.forget(sequence.id)
-                sequence.is_prefilled = False
+        for index, sequence in enumerate(list(self._queue.running)):
+            try:
+                self._follow(sequence, trees, reply, index, emitted[index].tolist())
+            except Exception as error:  # whatever one sequence raises ends that one
+                logger.exception("sequence %d cannot be continued", sequence.id)
+                self._fail(sequence, CanopyError(f"the answer cannot be continued: {error!r}"))
+
+    def _follow(
+        self,
+        sequence: EngineSequence,
+        trees: DraftedTrees,
+        reply: VerifyReply,
+        index: int,
+        token_ids: list[int],
+    ) -> None:
+        """What the verifier says of one sequence."""
+        status = Status(int(reply.status[index]))
+        if status is Status.DECODED:
+            self._decoded(sequence, trees, reply, index, token_ids)
+        elif status is Status.PREEMPTED:
+            self._preempt(sequence)
+        elif status is Status.FAILED:
+            self._fail(sequence, CanopyError(failure_of(reply, index) or "it cannot go on"))
+        elif status is Status.UNKNOWN:
+            self._start_again(sequence)
 
     def _decoded(
         self,
@@ -209,7 +213,7 @@ class Engine:
         sequence.counts.num_cached_tokens = int(reply.num_cached_tokens[index])
         sequence.counts.add_round(trees.num_nodes(sequence), num_accepted)
         self.metrics.record_round(trees.tree(sequence), token_ids, num_accepted)
-        sequence.is_prefilled = True
+        sequence.is_prefilled, sequence.num_losses = True, 0
         delta = sequence.emit(token_ids, Finish(int(reply.finish[index])))
         kept = token_ids[: sequence.num_emitted - num_before]
         self.metrics.record_emitted(sequence, len(kept))
@@ -227,6 +231,16 @@ class Engine:
         if sequence.trace is not None:
             delta = replace(delta, rounds=sequence.trace.take())
         sequence.sink.send(delta)
+        if delta.is_last:
+            self._queue.end(sequence)
+
+    def _start_again(self, sequence: EngineSequence) -> None:
+        """The verifier knows nothing of a sequence, or something else than the engine."""
+        self._verifier_sync.forget(sequence.id)
+        sequence.is_prefilled = False
+        sequence.num_losses += 1
+        if sequence.num_losses > _MAX_LOSSES:
+            self._fail(sequence, CanopyError("the verifier cannot take up its tokens"))
 
     def _preempt(self, sequence: EngineSequence) -> None:
         """Back to the front of the queue; its tokens are kept and computed again later."""
@@ -234,38 +248,45 @@ class Engine:
         sequence.counts.num_preemptions += 1
         sequence.is_prefilled = False
         self._verifier_sync.forget(sequence.id)
-        self._running.remove(sequence)
-        with self._wake:
-            self._waiting.appendleft(sequence)
+        self._queue.preempt(sequence)
 
     def _end(self, sequence: EngineSequence, error: CanopyError) -> None:
         self._drop(sequence)
         sequence.sink.fail(error)
+        self._queue.end(sequence)
 
     def _drop(self, sequence: EngineSequence) -> None:
         self._verifier_sync.finish(sequence.id)
         self._speculator.finish(sequence.id)
-        with self._wake:
-            if sequence in self._running:
-                self._running.remove(sequence)
-            else:
-                self._waiting.remove(sequence)
+        self._queue.drop(sequence)
 
     # Failure
 
-    def _recover_verifier(self, error: StageFailed) -> None:
-        """Restart the verifier and recompute; nobody's stream breaks unless it keeps failing."""
-        self.metrics.record_failure(error.stage)
-        self._verifier_sync.forget_all()
-        for sequence in self._running:
-            sequence.is_prefilled = False
-        self._verifier_failures += 1
-        if self._verifier_failures >= _MAX_VERIFIER_FAILURES:
-            self._verifier_failures = 0
-            self._fail_all(error)
-        self._stages.restart(error.stage)
+    def _note_failure(self, error: StageFailed) -> None:
+        """Bring the stage back and recompute; no stream breaks unless the verifier keeps failing.
+
+        A stage that the server itself has ended is not brought back: the engine ends with it.
+        """
+        logger.error("a stage failed: %s", error)
+        if isinstance(error, ServerStopping):
+            self.stop()
+        elif error.stage != "verifier":
+            self._speculator.note_failure(error.stage)
+        else:
+            self._verifier_sync.forget_all()
+            for sequence in self._queue.running:
+                sequence.is_prefilled = False
+            self._verifier_failures += 1
+            if self._verifier_failures >= _MAX_VERIFIER_FAILURES:
+                self._verifier_failures = 0
+                self._fail_all(error)
+            self._stage_health.heal(error.stage)
+
+    def _fail(self, sequence: EngineSequence, error: CanopyError) -> None:
+        self.metrics.num_failed += 1
+        self._end(sequence, error)
 
     def _fail_all(self, error: CanopyError) -> None:
-        for sequence in [*self._running, *self._waiting]:
-            self.metrics.num_failed += 1
-            self._end(sequence, error)
+        """Whatever ends while the server stops ends for that reason."""
+        for sequence in self._queue.sequences:
+            self._fail(sequence, SHUTTING_DOWN if self._queue.is_draining else error)

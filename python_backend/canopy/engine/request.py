@@ -89,6 +89,7 @@ class EngineSequence:
     arrived_s: float = field(default_factory=time.monotonic)
     emitted_s: float | None = None  # when its last round emitted
     counts: SpeculationCounts = field(default_factory=SpeculationCounts)
+    num_losses: int = 0  # times since its last round that the verifier did not know it
     is_prefilled: bool = False  # the verifier holds the KV of all tokens but the anchor
 
     def __post_init__(self) -> None:

@@ -4,11 +4,8 @@ Speculation may fail without a request noticing: a dead drafter or builder means
 until the stage is back.
 """
 
-import itertools
 import logging
-import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,10 +13,11 @@ import numpy as np
 
 from canopy.engine.metrics import EngineMetrics
 from canopy.engine.request import EngineSequence
+from canopy.engine.stage_health import StageHealth
 from canopy.engine.stage_sync import StageSyncState
 from canopy.engine.step_stats import StepStats
 from canopy.engine.trace import TracedTree, path_survival
-from canopy.errors import CanopyError, StageFailed
+from canopy.errors import ServerStopping, StageFailed
 from canopy.protocol.hidden_states import HiddenStateBuffer
 from canopy.protocol.messages import BuildReply, BuildRequest, DraftReply, DraftRequest, VerifyReply
 from canopy.protocol.proposals import pack_rows, unpack_proposals
@@ -30,8 +28,6 @@ from canopy.tree.forest import split_ragged
 from canopy.tree.survival import correct_log_odds
 
 logger = logging.getLogger(__name__)
-
-_MAX_RESTART_PAUSE_S = 30.0
 
 _DraftedTree = tuple[DraftTree, list[ProposalRow]]
 
@@ -81,12 +77,12 @@ class Speculator:
         self,
         drafter: Drafter,
         tree_builder: TreeBuilder,
-        restart: Callable[[str], None],
+        health: StageHealth,
         metrics: EngineMetrics,
     ) -> None:
         self._drafter = drafter
         self._tree_builder = tree_builder
-        self._restart = restart
+        self._health = health
         self._metrics = metrics
         self._sync = StageSyncState()
         self._hidden_states = HiddenStateBuffer()
@@ -94,7 +90,6 @@ class Speculator:
         self._skip_steps = 0
         self._least_survival = np.zeros(0, np.float32)  # as the last BuildReply has it
         self._num_running_at_skip = 0
-        self._restarting: threading.Thread | None = None
 
     def finish(self, sequence_id: int) -> None:
         """The drafter is to drop a sequence."""
@@ -108,12 +103,20 @@ class Speculator:
             if not sequence.speculates:
                 self._hidden_states.drop(sequence.id)
 
+    def note_failure(self, stage: str) -> None:
+        """A stage of speculation failed; until it is back all decoding is plain."""
+        self._sync.forget_all()
+        self._health.heal(stage)
+
     def propose(self, running: Sequence[EngineSequence], num_waiting: int) -> DraftedTrees:
-        """Trees for this step; none at all when nothing is worth drafting."""
+        """Trees for this step; none at all when nothing is worth drafting.
+
+        Raises ServerStopping.
+        """
         self._step_stats.begin(len(running), sum(s.is_prefilled for s in running))
         self._metrics.node_budget = 0.0
         sequences = [s for s in running if s.wants_draft]
-        if self._restarting is not None and self._restarting.is_alive():
+        if any(map(self._health.is_loading, ("draft", "tree_builder"))):
             return DraftedTrees()
         if 2 * len(running) < self._num_running_at_skip:
             self._skip_steps = 0  # drafting may pay for the few that are left
@@ -124,8 +127,11 @@ class Speculator:
             return DraftedTrees()
         try:
             return self._propose(sequences, running, num_waiting)
+        except ServerStopping:
+            raise
         except StageFailed as error:
-            self._heal(error)
+            logger.error("a stage failed: %s", error)
+            self.note_failure(error.stage)
             return DraftedTrees()
 
     def _propose(
@@ -134,13 +140,13 @@ class Speculator:
         running: Sequence[EngineSequence],
         num_waiting: int,
     ) -> DraftedTrees:
-        with self._metrics.timed("draft"):
+        with self._metrics.timed("draft"), self._health.calling("draft"):
             reply = self._drafter.draft(self._draft_request(sequences))
             proposals = _unpacked(reply)
         self._metrics.note_draft(reply)
         if not sequences:
             return DraftedTrees()
-        with self._metrics.timed("build"):
+        with self._metrics.timed("build"), self._health.calling("tree_builder"):
             built = self._tree_builder.build(
                 self._build_request(sequences, reply, running, num_waiting)
             )
@@ -186,25 +192,6 @@ class Speculator:
             num_free_blocks=np.array([self._metrics.free_blocks], np.int32),
             **self._step_stats.fields,
         )
-
-    def _heal(self, error: StageFailed) -> None:
-        """Bring the stage back beside the running steps."""
-        self._metrics.record_failure(error.stage)
-        self._sync.forget_all()
-        self._restarting = threading.Thread(
-            target=self._restart_stage, args=(error.stage,), name="canopy-heal", daemon=True
-        )
-        self._restarting.start()
-
-    def _restart_stage(self, stage: str) -> None:
-        """Try until it works, ever more rarely; meanwhile all decoding is plain."""
-        for attempt in itertools.count():
-            try:
-                self._restart(stage)
-                return
-            except CanopyError:
-                self._metrics.record_failure(stage)
-                time.sleep(min(2.0**attempt, _MAX_RESTART_PAUSE_S))
 
 
 def _unpacked(reply: DraftReply) -> list[Proposal]:

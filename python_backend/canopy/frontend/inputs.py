@@ -72,5 +72,7 @@ class InferenceInputs:
             given = json.loads(self._request.parameters() or "{}")
         except UnicodeDecodeError as error:
             raise InvalidRequest(f"a parameter is not valid UTF-8: {error}") from error
+        except ValueError as error:
+            raise InvalidRequest(f"the parameters cannot be read: {error}") from error
         own = {n: v for n, v in given.items() if n != "id" and not n.startswith("triton_")}
         return without_neutral(own, PROTOCOL_PARAMETERS)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from canopy.config import Deployment
-from canopy.engine.loop import EngineLimits
+from canopy.engine.request_queue import EngineLimits
 from canopy.errors import InvalidDeployment, InvalidRequest
 from canopy.frontend.request_parser import ModelLimits
 from canopy.frontend.sampling_options import ClientParameters, parse_parameters

@@ -22,6 +22,7 @@ class Reply:
     """Responses and errors of one request; they go by an outbox, in order.
 
     The last response carries the FINAL flag itself: a cancel between the two can abort the server.
+    A response that cannot be made ends the request with an error instead of with silence.
     """
 
     def __init__(self, sender: Any, response_thread: ResponseThread) -> None:
@@ -29,12 +30,19 @@ class Reply:
         self._response_thread = response_thread
         self._looked_s = 0.0
         self._is_cancelled = False
+        self._has_ended = False
 
     def respond(self, tensors: Callable[[], list[Any]], is_last: bool) -> None:
         """One response; its tensors are made on the outbox's thread."""
-        self._response_thread.post(
-            lambda: self._send(pb_utils.InferenceResponse(output_tensors=tensors()), is_last)
-        )
+        self._response_thread.post(lambda: self._respond(tensors, is_last))
+
+    def _respond(self, tensors: Callable[[], list[Any]], is_last: bool) -> None:
+        try:
+            response = pb_utils.InferenceResponse(output_tensors=tensors())
+        except Exception as error:
+            self._fail(CanopyError(f"the response could not be made: {error!r}"))
+            return
+        self._send(response, is_last)
 
     def fail(self, error: CanopyError) -> None:
         """The error, and the end."""
@@ -57,10 +65,14 @@ class Reply:
 
     def _fail(self, error: CanopyError) -> None:
         codes = (code() for kind, code in _TRITON_CODES.items() if isinstance(error, kind))
-        failure = pb_utils.TritonError(str(error), next(codes, pb_utils.TritonError.INTERNAL))
+        text = str(error).encode("utf-8", "backslashreplace").decode("utf-8")
+        failure = pb_utils.TritonError(text, next(codes, pb_utils.TritonError.INTERNAL))
         self._send(pb_utils.InferenceResponse(error=failure), is_last=True)
 
     def _send(self, response: Any, is_last: bool) -> None:
+        if self._has_ended:
+            return
+        self._has_ended = is_last
         if is_last:
             self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
         else:

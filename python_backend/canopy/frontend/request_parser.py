@@ -98,7 +98,16 @@ class RequestParser:
                 f"the maximum context length is {self.max_context_length} tokens, the prompt has "
                 f"{len(token_ids)}: shorten it"
             )
+        self._check_known(token_ids)
         return text, token_ids
+
+    def _check_known(self, token_ids: list[int]) -> None:
+        """A tokenizer may have tokens, such as a `[PAD]`, that its model was never given."""
+        if (largest := max(token_ids)) >= self._model.vocab_size:
+            raise InvalidRequest(
+                f"the prompt holds the token {self._tokenizer.token(largest)!r} ({largest}), which "
+                f"is outside the model's vocabulary of {self._model.vocab_size}: leave it out"
+            )
 
     def _decode(self, text: bytes, name: str) -> str:
         self._check_size(text, name)
@@ -149,7 +158,7 @@ class RequestParser:
             )
         policy, node_budget = self._speculation(given)
         seed = secrets.randbits(64) if given.seed is None else given.seed
-        return SamplingParams(
+        params = SamplingParams(
             temperature=given.temperature,
             top_k=given.top_k if given.top_k < self._model.vocab_size else 0,
             top_p=given.top_p,
@@ -162,6 +171,16 @@ class RequestParser:
             policy=policy,
             node_budget=node_budget,
         )
+        self._check_leaves_tokens(params)
+        return params
+
+    def _check_leaves_tokens(self, params: SamplingParams) -> None:
+        num_allowed = self._model.vocab_size - len(params.stop_token_ids)
+        if params.min_tokens > 0 and num_allowed <= 0:
+            raise InvalidRequest(
+                f"min_tokens = {params.min_tokens} cannot be reached: stop_token_ids hold the "
+                "whole vocabulary"
+            )
 
     def _stop_token_ids(self, given: ClientParameters) -> tuple[int, ...]:
         too_large = [i for i in given.stop_token_ids if i >= self._model.vocab_size]
@@ -240,6 +259,8 @@ def _parse_message(message: Any) -> dict[str, Any]:
         content = _joined_parts(content)
     if not isinstance(content, str):
         raise InvalidRequest("a message's content must be a string or a list of text parts")
+    if not isinstance(message.get("name", ""), str):
+        raise InvalidRequest("a message's name must be a string")
     return {**message, "content": content}
 
 

@@ -5,6 +5,7 @@ Numbers may come as numeric strings, as clients of the Triton vLLM backend send 
 
 import json
 import math
+import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,11 +13,10 @@ from typing import Any
 from canopy.config import ACCEPTANCE_MODES, POLICIES
 from canopy.errors import InvalidRequest
 from canopy.frontend.neutral import VLLM_PARAMETERS, without_neutral
+from canopy.sampling import LEAST_FLOAT32, MAX_NODE_BUDGET, MAX_TEMPERATURE
 
-MAX_TEMPERATURE = 100.0
 MAX_STOP_STRINGS = 32
 MAX_STOP_TOKEN_IDS = 256
-MAX_NODE_BUDGET = 256
 MAX_INT32 = (1 << 31) - 1
 LISTS = ("stop", "stop_token_ids")
 INPUTS = frozenset({"messages", "text_input", "stream", "exclude_input_in_output"})
@@ -79,8 +79,7 @@ def parse_timeout_us(value: Any) -> int:
 
 
 def _refuse(name: str, value: Any, expected: str) -> InvalidRequest:
-    shown = repr(value)
-    return InvalidRequest(f"{name} must be {expected}, got {shown[:80]}")
+    return InvalidRequest(f"{name} must be {expected}, got {reprlib.repr(value)}")
 
 
 def _integer(low: int, high: int, expected: str) -> Callable[[str, Any], int]:
@@ -106,7 +105,11 @@ def _number(low: float, high: float, expected: str, open_low: bool = False) -> C
             number = float(value)
         except (TypeError, ValueError, OverflowError):
             raise _refuse(name, value, expected) from None
-        if not math.isfinite(number) or not low <= number <= high or (open_low and number == low):
+        if not math.isfinite(number) or not low <= number <= high:
+            raise _refuse(name, value, expected)
+        if abs(number) < LEAST_FLOAT32:
+            number = 0.0  # as the stages get to see it
+        if open_low and number == low:
             raise _refuse(name, value, expected)
         return number
 

@@ -3,6 +3,7 @@
 import json
 import threading
 import weakref
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,7 @@ from canopy.frontend.response_thread import ResponseThread
 from canopy.frontend.stage_restart import restart_stage
 from canopy.frontend.triton_metrics import MetricsPublisher
 from canopy.model_store.folders import model_folder
-from canopy.protocol.bls import BlsDrafter, BlsTreeBuilder, BlsVerifier
+from canopy.protocol.bls import BlsDrafter, BlsTreeBuilder, BlsVerifier, ping
 from canopy.text.tokenizer import Tokenizer
 from canopy.tree_builder.cached import CachedTreeBuilder
 
@@ -38,7 +39,7 @@ class EntryService:
         )
         restart = partial(restart_stage, deployment.server)
         verifier = BlsVerifier()
-        stages = Stages(BlsDrafter(), tree_builder, verifier, restart)
+        stages = Stages(BlsDrafter(), tree_builder, verifier, restart, ping)
         self._refiner = ProfileRefiner.of(deployment, verifier, limits.vocab_size)
         self._model_name = folder.name
         self._parser = RequestParser(deployment, limits, tokenizer)
@@ -89,23 +90,41 @@ class EntryService:
             self._refiner.after_step(lambda: self._engine.is_idle)
 
     def _control(self, text: bytes) -> Delta:
-        """Control messages, such as {"op": "cancel", "request_id": ...}."""
+        """Control messages; their answers wait for no request.
+
+        {"op": "health"}    engine.health.EngineHealth
+        {"op": "drain"}     accept nothing more; asked again, how many requests are left
+        {"op": "stop"}      end what is left, too
+        {"op": "cancel", "request_id": ...}
+        {"op": "describe"}  the model, its limits and its defaults
+        """
         try:
             message = json.loads(text)
             operation = message["op"]
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise InvalidRequest('control must be JSON such as {"op": "drain"}') from error
-        if operation == "drain":
-            self._engine.drain()
-            return Delta(json.dumps({"draining": True}), 0, "stop")
-        if operation == "cancel":
-            return Delta(json.dumps({"cancelled": self._cancel(message)}), 0, "stop")
-        if operation == "describe":
-            described = {"model": self._model_name} | self._parser.describe()
-            return Delta(json.dumps(described), 0, "stop")
-        raise InvalidRequest(
-            f"unknown control operation {operation!r}: known are drain, cancel, describe"
-        )
+        operations: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+            "health": lambda _: self._health(),
+            "drain": lambda _: self._drain(),
+            "stop": lambda _: self._stop(),
+            "describe": lambda _: {"model": self._model_name} | self._parser.describe(),
+            "cancel": lambda message: {"cancelled": self._cancel(message)},
+        }
+        if not isinstance(operation, str) or operation not in operations:
+            known = ", ".join(operations)
+            raise InvalidRequest(f"unknown control operation {operation!r}: known are {known}")
+        return Delta(json.dumps(operations[operation](message)), 0, "stop")
+
+    def _health(self) -> dict[str, Any]:
+        return self._engine.health(self._thread.is_alive()).as_dict()
+
+    def _drain(self) -> dict[str, Any]:
+        self._engine.drain()
+        return {"draining": True, "num_left": self._health()["num_left"]}
+
+    def _stop(self) -> dict[str, Any]:
+        self._engine.stop()
+        return {"stopping": True}
 
     def _cancel(self, message: dict[str, Any]) -> int:
         request_id = message.get("request_id")

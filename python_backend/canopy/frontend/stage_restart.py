@@ -7,8 +7,10 @@ that shares the thread of the request. Over gRPC only status calls wait.
 
 import logging
 import os
+import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -21,7 +23,7 @@ from canopy.errors import StageFailed
 logger = logging.getLogger(__name__)
 
 _UNLOAD_TIMEOUT_S = 10.0
-_GONE_TIMEOUT_S = 30.0  # for the old instance to end, which holds its memory until then
+_GONE_TIMEOUT_S = 10.0  # for the old instance to end, which holds its memory until then
 _POLL_S = 0.05
 _LOAD_TIMEOUT_S = 600.0  # a large target comes from a slow disk
 _OPTIONS = [("grpc.enable_http_proxy", 0)]  # the server is on this machine
@@ -47,27 +49,27 @@ def restart_stage(server: ServerConfig, model_name: str) -> None:
 
 def _wait_until_gone(model_name: str) -> None:
     """Unloading is only begun when its call returns, and may never end: a request that was under
-    way when its process died keeps the model UNLOADING. What counts is the process.
+    way when its process died keeps the model UNLOADING. What counts is the process, and one that
+    hangs is killed.
     """
     deadline = time.monotonic() + _GONE_TIMEOUT_S
-    while _is_running(model_name):
+    while processes := list(_processes_of(model_name)):
         if time.monotonic() > deadline:
-            logger.warning("%s does not end; it is loaded beside its old instance", model_name)
+            logger.warning("%s does not end: its old process is killed", model_name)
+            for process in processes:
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
             return
         time.sleep(_POLL_S)
 
 
-def _is_running(model_name: str) -> bool:
-    """Has the server, this process' parent, a process for this model?"""
+def _processes_of(model_name: str) -> Iterator[int]:
+    """Those that the server, this process' parent, has for a model; ended ones do not count."""
     model_file = f"/{model_name}/1/model.py".encode()
-    return any(model_file in command for command in _commands_of_siblings())
-
-
-def _commands_of_siblings() -> Iterator[bytes]:
     for process in Path("/proc").glob("[0-9]*"):
         try:
             parent = (process / "stat").read_bytes().rpartition(b")")[2].split()[1]
-            if int(parent) == os.getppid():
-                yield (process / "cmdline").read_bytes()  # empty if it has ended
+            if int(parent) == os.getppid() and model_file in (process / "cmdline").read_bytes():
+                yield int(process.name)
         except OSError:
             continue  # it went meanwhile

@@ -18,6 +18,9 @@ M = TypeVar("M")
 REQUEST = "request"
 REPLY = "reply"
 
+# One byte is no message: whoever gets it says no more than that it is there.
+PING = np.zeros(1, np.uint8)
+
 
 def message_tensor(name: str, message: Any) -> Any:
     """A message as a pb_utils tensor."""
@@ -35,8 +38,11 @@ def serve_stage(requests: list[Any], kind: type[M], answer: Callable[[M], Any]) 
     responses = []
     for request in requests:
         try:
-            message = message_of(kind, pb_utils.get_input_tensor_by_name(request, REQUEST))
-            reply = message_tensor(REPLY, answer(message))
+            tensor = pb_utils.get_input_tensor_by_name(request, REQUEST)
+            if len(tensor.as_numpy()) == len(PING):
+                reply = pb_utils.Tensor(REPLY, PING)
+            else:
+                reply = message_tensor(REPLY, answer(message_of(kind, tensor)))
             responses.append(pb_utils.InferenceResponse(output_tensors=[reply]))
         except Exception as error:
             pb_utils.Logger.log_error(f"{kind.__name__}: {error!r}")

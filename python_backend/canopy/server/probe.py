@@ -1,6 +1,7 @@
-"""Is the service alive? Asked with a real request, since the server's readiness cannot tell.
+"""Is the service alive? Asked of the entry model, since the server's readiness cannot tell.
 
-The server answers 200 to readiness for ever, whatever became of its models' processes.
+The server answers 200 to readiness for ever, whatever became of its models' processes. The entry
+model answers for its engine and its stages, at once, however many requests wait.
 """
 
 import json
@@ -9,6 +10,7 @@ import urllib.request
 from dataclasses import dataclass
 from enum import Enum
 from http.client import HTTPException
+from typing import Any
 
 from canopy.addresses import http_url, metrics_url, open_directly
 from canopy.config import ServerConfig
@@ -35,29 +37,60 @@ class ProbeResult:
     reason: str
 
 
-def probe(server: ServerConfig, timeout_s: float) -> ProbeResult:
-    """Ask for one token. Errors of our own, which carry `[code] `, are signs of life too."""
+def ask_for_token(server: ServerConfig, timeout_s: float) -> ProbeResult:
+    """A real request of one token, for the start. It stands in the queue like any other."""
+    return _ask(server, PROBE, timeout_s)[0]
+
+
+def ask_for_health(server: ServerConfig, timeout_s: float) -> ProbeResult:
+    """What the entry model says of itself; alive is also who is busy, or loads a stage again."""
+    result, answer = _ask(server, _control("health"), timeout_s)
+    if result.health is Health.ALIVE and not answer.get("is_alive", False):
+        return ProbeResult(Health.BROKEN, str(answer.get("reason", result.reason)))
+    return result
+
+
+def drain(server: ServerConfig, timeout_s: float) -> tuple[Health, int | None]:
+    """Have nothing more accepted, and ask how many requests are left; None: nobody can tell."""
+    result, answer = _ask(server, _control("drain"), timeout_s)
+    num_left = answer.get("num_left")
+    return result.health, num_left if isinstance(num_left, int) else None
+
+
+def end_requests(server: ServerConfig, timeout_s: float) -> None:
+    """Have the requests that are left told that the server stops; best effort."""
+    _ask(server, _control("stop"), timeout_s)
+
+
+def _control(operation: str) -> dict[str, str]:
+    return {"control": json.dumps({"op": operation})}
+
+
+def _ask(
+    server: ServerConfig, body: dict[str, str], timeout_s: float
+) -> tuple[ProbeResult, dict[str, Any]]:
+    """What came back, and the JSON in it. Errors of our own are signs of life too."""
     try:
-        status, text = _post(server, PROBE, timeout_s)
+        status, text = _post(server, body, timeout_s)
     except TimeoutError:
-        return ProbeResult(Health.TIMEOUT, f"no answer within {timeout_s:g} s")
+        return ProbeResult(Health.TIMEOUT, f"no answer within {timeout_s:g} s"), {}
     except urllib.error.URLError as error:
         silent = isinstance(error.reason, TimeoutError)
         health = Health.TIMEOUT if silent else Health.BROKEN
-        return ProbeResult(health, str(error.reason))
+        return ProbeResult(health, str(error.reason)), {}
     except (OSError, HTTPException) as error:
-        return ProbeResult(Health.BROKEN, repr(error))
+        return ProbeResult(Health.BROKEN, repr(error)), {}
     is_ours = status == 200 or '"error":"[unavailable]' in text
-    return ProbeResult(Health.ALIVE if is_ours else Health.BROKEN, text.strip())
+    health = Health.ALIVE if is_ours else Health.BROKEN
+    return ProbeResult(health, text.strip()), _answer_in(text)
 
 
-def start_draining(server: ServerConfig, timeout_s: float) -> bool:
-    """Tell the entry model to admit nothing more; False when it could not be told."""
+def _answer_in(text: str) -> dict[str, Any]:
     try:
-        status, _ = _post(server, {"control": json.dumps({"op": "drain"})}, timeout_s)
-    except (OSError, HTTPException):
-        return False
-    return status == 200
+        answer = json.loads(json.loads(text)["text_output"])
+    except (ValueError, KeyError, TypeError):
+        return {}
+    return answer if isinstance(answer, dict) else {}
 
 
 def read_metrics(server: ServerConfig, timeout_s: float = 2.0) -> dict[str, float]:

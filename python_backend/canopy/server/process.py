@@ -13,7 +13,7 @@ from canopy import addresses
 from canopy.config import Deployment
 from canopy.errors import CannotStart
 from canopy.model_store.folders import canopy_home
-from canopy.server.probe import Health, probe, read_metrics, start_draining
+from canopy.server.probe import Health, ask_for_token, drain, end_requests
 from canopy.server.runtime import (
     MODEL_REPOSITORY,
     clean_shared_memory,
@@ -28,6 +28,7 @@ from canopy.server.runtime import (
 START_TIMEOUT_S = 300.0
 EXIT_TIMEOUT_S = 10.0
 PROBE_TIMEOUT_S = 30.0
+DRAIN_TIMEOUT_S = 2.0  # for one answer to how much is left
 POLL_S = 0.1
 PR_SET_PDEATHSIG = 1
 _RUN_BYTES = 1 << 20  # room that a run wants at its start
@@ -115,7 +116,7 @@ class ServerProcess:
         while True:
             if not self.is_running:
                 raise CannotStart(f"the server stopped while starting\n{self.log_tail()}")
-            result = probe(self.server, PROBE_TIMEOUT_S)
+            result = ask_for_token(self.server, PROBE_TIMEOUT_S)
             if result.health is Health.ALIVE:
                 return
             if time.monotonic() > deadline:
@@ -130,17 +131,23 @@ class ServerProcess:
         return "\n".join([*lines, f"(whole log: {self.log_path})"])
 
     def drain(self, on_progress: Callable[[int], None] = lambda _: None) -> bool:
-        """Stop admission and wait for the accepted requests; False when time ran out."""
+        """Stop admission and wait for the accepted requests; False when time ran out.
+
+        What is left then is told that the server stops.
+        """
         deadline = time.monotonic() + self.server.drain_timeout_s
-        if not start_draining(self.server, timeout_s=2.0):
-            return False
-        while time.monotonic() < deadline and self.is_running:
-            metrics = read_metrics(self.server)
-            gauges = ("canopy_running_sequences", "canopy_waiting_sequences")
-            num_left = int(sum(metrics.get(name, 0.0) for name in gauges))
+        while time.monotonic() < deadline:
+            health, num_left = drain(self.server, DRAIN_TIMEOUT_S)
             if num_left == 0:
                 return True
-            on_progress(num_left)
+            if health is Health.BROKEN:
+                return False  # nobody is there to answer anything
+            if num_left is not None:
+                on_progress(num_left)
+            time.sleep(POLL_S)
+        end_requests(self.server, DRAIN_TIMEOUT_S)
+        last_s = time.monotonic() + DRAIN_TIMEOUT_S
+        while time.monotonic() < last_s and drain(self.server, DRAIN_TIMEOUT_S)[1] != 0:
             time.sleep(POLL_S)
         return False
 

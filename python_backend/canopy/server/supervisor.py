@@ -1,4 +1,4 @@
-"""Keeps one server alive: starts it, asks it for a token now and then, restarts it, ends it."""
+"""Keeps one server alive: starts it, asks it how it is now and then, restarts it, ends it."""
 
 import signal
 import time
@@ -6,7 +6,7 @@ import time
 from rich.console import Console
 
 from canopy.errors import CannotStart
-from canopy.server.probe import Health, probe, read_metrics
+from canopy.server.probe import Health, ask_for_health, read_metrics
 from canopy.server.process import ServerProcess
 
 PROBE_INTERVAL_S = 5.0
@@ -73,11 +73,11 @@ class Supervisor:
                 return second
 
     def _failure(self) -> str | None:
-        """A silent server is only busy as long as its engine makes steps."""
+        """A silent entry model is only busy while its engine makes steps."""
         if not self._process.is_running:
             return "its process ended"
         num_steps = self._num_steps()
-        result = probe(self._process.server, PROBE_TIMEOUT_S)
+        result = ask_for_health(self._process.server, PROBE_TIMEOUT_S)
         if result.health is Health.ALIVE:
             return None
         if result.health is Health.TIMEOUT and self._num_steps() > num_steps:

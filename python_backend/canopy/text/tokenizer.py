@@ -57,6 +57,10 @@ class Tokenizer:
         """Text of ids; special tokens left out, undecodable bytes as U+FFFD."""
         return self._tokenizer.decode(token_ids, skip_special_tokens=True)
 
+    def token(self, token_id: int) -> str:
+        """A token as the vocabulary spells it; "" where there is none."""
+        return self._tokenizer.id_to_token(token_id) or ""
+
     def render_chat(self, messages: list[dict[str, Any]], allow_special_tokens: bool = True) -> str:
         """The model's chat template over `messages`, ending where the answer begins.
 
