@@ -59,8 +59,10 @@ def project_requirement(package: str) -> str:
 def gguf_of(model: str, progress: OnProgress) -> Path:
     """The file that a published model was converted from, checked; kept for the next run.
 
-    Raises CannotRun.
+    model: its name, or a GGUF file, which is returned. Raises CannotRun.
     """
+    if model.endswith(".gguf"):
+        return Path(model)
     if model not in PUBLISHED:
         raise CannotRun("no GGUF of the deployment's target is published")
     published = PUBLISHED[model]

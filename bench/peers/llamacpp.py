@@ -48,7 +48,8 @@ LEFT_OUT = {
 def llamacpp_arms(name: str, model: str, slots: int, slot_tokens: int) -> Iterator[list[Arm]]:
     """One arm: a server with `slots` places of `slot_tokens` tokens of prompt and answer each.
 
-    `name` is one of SPECULATIONS, `model` that of a published model. Raises CannotRun.
+    `name` is one of SPECULATIONS, `model` that of a published model or a GGUF file.
+    Raises CannotRun.
     """
     with download_bars() as progress:
         gguf = gguf_of(model, progress)

@@ -26,6 +26,7 @@ from bench.peers.llamacpp import SPECULATIONS
 from bench.peers.measurement import InterleavedRun, Plan
 from bench.peers.process_group import MachineLoad, group_memory
 from bench.peers.samples import Samples, ratio_records, speed_records
+from bench.peers.synthetic import add_synthetic_argument, target_models
 from canopy.config import Deployment
 from canopy.model_store.folders import with_model_folders
 from canopy.text.tokenizer import Tokenizer
@@ -40,13 +41,14 @@ _SPARE_TOKENS = 64  # a place of llama.cpp also holds what it drafts
 def run(options: Options) -> Result:
     """Start every arm that was asked for and can run, measure, stop them. Raises CannotStart."""
     plan = _plan(options)
+    named, llamacpp_model = target_models(options)
     with download_bars() as progress:
-        deployment = with_model_folders(options.deployment, progress)
+        deployment = with_model_folders(named, progress)
     prompts = chat_prompts(Path(deployment.target.model), options.prompts)
     reasons = dict(llamacpp.LEFT_OUT)
     with ExitStack() as stack:
         arms: list[Arm] = []
-        for names, peer in _peers(options.deployment, deployment, plan, prompts):
+        for names, peer in _peers(llamacpp_model, deployment, plan, prompts):
             if wanted := [name for name in names if name in options.arguments.arms]:
                 try:
                     arms += [a for a in stack.enter_context(peer) if a.name in wanted]
@@ -110,22 +112,22 @@ def _plan(options: Options) -> Plan:
 
 
 def _peers(
-    named: Deployment, fetched: Deployment, plan: Plan, prompts: Sequence[ChatPrompt]
+    llamacpp_model: str, deployment: Deployment, plan: Plan, prompts: Sequence[ChatPrompt]
 ) -> list[tuple[tuple[str, ...], AbstractContextManager[list[Arm]]]]:
-    """Names of arms, and what starts them. `fetched` is `named` with folders for model names."""
+    """Names of arms, and what starts them. deployment: with the folders of its models."""
     slots = max(plan.concurrencies)
-    limits = replace(fetched.limits, max_running=max(slots, fetched.limits.max_running))
+    limits = replace(deployment.limits, max_running=max(slots, deployment.limits.max_running))
     longest = max(len(prompt.token_ids) for prompt in prompts)
     slot_tokens = longest + plan.num_tokens + _SPARE_TOKENS
     return [
-        ((SPECULATING, PLAIN), canopy_arms(replace(fetched, limits=limits))),
+        ((SPECULATING, PLAIN), canopy_arms(replace(deployment, limits=limits))),
         *(
-            ((name,), llamacpp.llamacpp_arms(name, named.target.model, slots, slot_tokens))
+            ((name,), llamacpp.llamacpp_arms(name, llamacpp_model, slots, slot_tokens))
             for name in SPECULATIONS
         ),
         (
             (transformers.PLAIN, transformers.LOOKUP),
-            transformers.transformers_arms(Path(fetched.target.model)),
+            transformers.transformers_arms(Path(deployment.target.model)),
         ),
     ]
 
@@ -144,6 +146,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--repeats", type=positive, metavar="N", help="of every batch")
     parser.add_argument("--max-tokens", type=positive, metavar="N", help="tokens of an answer")
+    add_synthetic_argument(parser)
 
 
 BENCHMARK = Benchmark(

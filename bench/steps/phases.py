@@ -138,7 +138,7 @@ def timed_steps(target: TargetConfig, cases: Sequence[Case]) -> tuple[StepTimer,
         teams.append(TimedTeam(num_workers))
         return teams[-1]
 
-    with patch("canopy.models.int8.decoder.WorkerThreads", team):
+    with patch("canopy.models.quantized.decoder.WorkerThreads", team):
         timer = StepTimer.of_target(target, cases)
     return timer, teams[-1]
 

@@ -20,16 +20,17 @@ from bench.peers.environment import download_bars
 from bench.peers.llamacpp import PLAIN, llamacpp_arms
 from bench.peers.process_group import MachineLoad
 from bench.peers.samples import arm_order, quartiles
+from bench.peers.synthetic import add_synthetic_argument, target_models
 from bench.steps.cases import CONTEXT_LENGTH, Case, StepTimer
 from bench.steps.phases import measure_phases
-from canopy.config import DTYPES, TargetConfig
+from canopy.config import DTYPES, QUANTIZED_DTYPES, TargetConfig
 from canopy.errors import CanopyError
 from canopy.model_store.folders import with_model_folders
 
 _SIZES = (1, 2, 4, 8, 16, 32)
 CASES = [*(Case(1, rows) for rows in _SIZES), *(Case(n, 1) for n in _SIZES[1:])]
 ONE = CASES[0]
-_CPU_DTYPES = ("int8", "float32")
+_CPU_DTYPES = ("int4", "int8", "float32")
 _REPEATS, _QUICK_REPEATS = 15, 3
 _GOES = 3  # of a step within a repeat
 _PEER_TOKENS = 32
@@ -42,20 +43,20 @@ Times = dict[Key, list[float]]  # seconds by repeat
 def run(options: Options) -> Result:
     """Raises InvalidDeployment when the deployment's own target cannot be loaded."""
     arguments = options.arguments
+    deployment, peer_model = target_models(options)
     with download_bars() as progress:
-        target = with_model_folders(options.deployment, progress).target
+        target = with_model_folders(deployment, progress).target
     repeats = arguments.repeats or (_QUICK_REPEATS if options.is_quick else _REPEATS)
     if arguments.phases:
-        records = measure_phases(replace(target, dtype="int8"), repeats)
-        return Result({}, {"phases of an int8 step, summed over layers": records})
+        dtype = target.dtype if target.dtype in QUANTIZED_DTYPES else "int8"
+        records = measure_phases(replace(target, dtype=dtype), repeats)
+        return Result({}, {f"phases of an {dtype} step, summed over layers": records})
     reasons: dict[str, str] = {}
     timers = _timers(target, arguments.dtypes, reasons)
     with ExitStack() as stack:
         arms: list[Arm] = []
         try:
-            peer = llamacpp_arms(
-                PLAIN, options.deployment.target.model, slots=1, slot_tokens=2 * CONTEXT_LENGTH
-            )
+            peer = llamacpp_arms(PLAIN, peer_model, slots=1, slot_tokens=2 * CONTEXT_LENGTH)
             arms = stack.enter_context(peer)
         except CannotRun as error:
             reasons[PLAIN] = str(error)
@@ -69,6 +70,7 @@ def run(options: Options) -> Result:
     return Result(
         {
             **figures(times, target.dtype),
+            **peer_figures(times),
             "prompt_ms_per_token": prompt_ms,
             "cores_elsewhere": cores_elsewhere,
         },
@@ -143,6 +145,17 @@ def figures(times: Times, dtype: str) -> dict[str, float]:
     return found
 
 
+def peer_figures(times: Times) -> dict[str, float]:
+    """Of every type of weights: a step of one row over a token of llama.cpp."""
+    if (PLAIN, ONE) not in times:
+        return {}
+    return {
+        f"{name}_1_over_{PLAIN}": _paired(times, (name, case), (PLAIN, ONE))
+        for name, case in times
+        if case == ONE and name != PLAIN
+    }
+
+
 def step_records(times: Times) -> list[Record]:
     """One for each type and step; llama.cpp's token stands among them."""
     return [
@@ -172,8 +185,11 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="beside the deployment's own",
     )
     parser.add_argument("--repeats", type=positive, metavar="N")
+    add_synthetic_argument(parser)
     parser.add_argument(
-        "--phases", action="store_true", help="of the int8 decoder alone: where a step's time goes"
+        "--phases",
+        action="store_true",
+        help="where the time of a quantized decoder's step goes",
     )
 
 

@@ -16,7 +16,8 @@ from canopy.sampling import Acceptance, PolicyName
 
 DEPLOYMENT_VARIABLE = "CANOPY_DEPLOYMENT"
 
-DTYPES = ("float32", "bfloat16", "int8")
+DTYPES = ("float32", "bfloat16", "int8", "int4")
+QUANTIZED_DTYPES = ("int8", "int4")  # for the CPU, bit-equal in any batch
 DEVICES = ("cpu", "cuda")
 HEAD_SOURCES = ("eagle3", "dspark", "dflash")  # published draft heads
 # Drafters that may read the target's hidden states.
@@ -58,8 +59,8 @@ class TargetConfig:
         _require_choice("target.dtype", self.dtype, DTYPES)
         _require_choice("target.device", self.device, DEVICES)
         _require(
-            self.device == "cpu" or self.dtype != "int8",
-            'target.dtype = "int8" is for the CPU: choose "bfloat16" or "float32" on a GPU',
+            self.device == "cpu" or self.dtype not in QUANTIZED_DTYPES,
+            f'target.dtype = "{self.dtype}" is for the CPU: choose a float type on a GPU',
         )
         _require(self.num_threads >= 0, "target.num_threads must be 0 (all CPUs) or more")
         _require(
@@ -68,7 +69,7 @@ class TargetConfig:
         )
         _require(
             not self.batch_invariant or (self.device != "cpu" and self.tensor_parallel_size == 1),
-            'target.batch_invariant is for one rank on a GPU; on the CPU dtype = "int8" is so',
+            'target.batch_invariant is for one rank on a GPU; on the CPU "int8" and "int4" are so',
         )
         self._check_ranks()
 
@@ -81,8 +82,8 @@ class TargetConfig:
         size = self.tensor_parallel_size
         _require(1 <= size <= 64, "target.tensor_parallel_size must be in 1..64")
         _require(
-            size == 1 or self.dtype != "int8",
-            'target.dtype = "int8" runs on one rank: choose "bfloat16" or "float32", or '
+            size == 1 or self.dtype not in QUANTIZED_DTYPES,
+            f'target.dtype = "{self.dtype}" runs on one rank: choose "bfloat16" or "float32", or '
             "tensor_parallel_size = 1",
         )
         _require(

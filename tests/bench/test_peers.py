@@ -186,7 +186,9 @@ def test_a_peer_that_cannot_start_is_listed_and_the_others_are_measured(tiny_fol
 
     monkeypatch.setattr(llamacpp, "python_with", no_environment)
     monkeypatch.setattr(llamacpp, "gguf_of", lambda model, progress: tiny_folder)
-    arguments = Namespace(arms=["llamacpp"], concurrency=[1], repeats=1, max_tokens=4)
+    arguments = Namespace(
+        arms=["llamacpp"], concurrency=[1], repeats=1, max_tokens=4, synthetic=None
+    )
     target = TargetConfig(model=str(tiny_folder), dtype="float32")
     options = Options(Deployment(target=target), [Prompt("qa", "a")], arguments=arguments)
     result = peers.run(options)

@@ -94,7 +94,7 @@ def test_every_sequence_continues_the_same_context(target):
 
 def test_step_measures_the_deployments_type_and_lists_what_cannot_run(target, monkeypatch):
     monkeypatch.setattr(step, "CASES", [Case(1, 1), Case(1, 16), Case(32, 1)])
-    arguments = Namespace(dtypes=["float32", "bfloat16"], repeats=2, phases=False)
+    arguments = Namespace(dtypes=["float32", "bfloat16"], repeats=2, phases=False, synthetic=None)
     options = Options(Deployment(target=target), [Prompt("qa", "a")], arguments=arguments)
     result = step.run(options)
     assert set(result.figures) == {

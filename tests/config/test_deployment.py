@@ -38,7 +38,7 @@ def test_whole_numbers_pass_for_floats():
         ("[server]\nhost = ''\n", "server.host"),
         ("[target]\nrendezvous = 'a:1'\n", "for tensor_parallel_size = 2 or more"),
         ("[target]\nmax_graph_rows = 2000\n", r"max_graph_rows must be in 0..1024"),
-        ("[target]\nbatch_invariant = true\n", 'on the CPU dtype = "int8" is so'),
+        ("[target]\nbatch_invariant = true\n", 'on the CPU "int8" and "int4" are so'),
         ("[target\n", "is not valid TOML"),
     ],
 )

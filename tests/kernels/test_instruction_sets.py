@@ -14,7 +14,10 @@ from instruction_sets import (
 )
 
 TESTS = Path(__file__).parents[1]
-OF_KERNELS = [f"kernels/test_int8_{name}.py" for name in ("gemm", "tiles", "attention")]
+OF_KERNELS = [
+    *(f"kernels/test_int8_{name}.py" for name in ("gemm", "tiles", "attention")),
+    "kernels/test_int4_gemm.py",
+]
 
 
 def python(name: str, *arguments: str) -> str:

@@ -8,7 +8,7 @@ from canopy_kernels.cpu.simd_ir import has_feature
 from canopy_kernels.int4.gemm import (
     grouped_linear,
     grouped_linear_reference,
-    grouped_share,
+    grouped_partition,
     packed_groups,
 )
 from canopy_kernels.int4.gemm_simd import NATIVE, tile_of
@@ -109,7 +109,7 @@ def test_shares_fill_the_output_and_change_no_bit(num_workers):
     rows, *linear = operands(9, 36, 5 * BLOCK - 3, 4)
     out = np.full((9, 5 * BLOCK), np.nan, np.float32)
     for worker in range(num_workers):
-        grouped_share(packed_groups(rows), tuple(linear), out, worker, num_workers)
+        grouped_partition(packed_groups(rows), tuple(linear), out, worker, num_workers)
     assert np.array_equal(out, grouped_linear(rows, *linear))
 
 

@@ -67,7 +67,7 @@ def test_files_without_a_manifest_are_taken_as_they_are(deployment, tmp_path):
 
 def test_only_whole_copies_are_looked_at_and_others_work_undisturbed(tmp_path):
     model = tmp_path / "m"
-    for name in ("m", "m.int8-2", "m.int8-2.abcd", "m.int8-x", "mm.int8-2"):
+    for name in ("m", "m.int8-2", "m.int4-2.abcd", "m.int8-x", "mm.int8-2"):
         (tmp_path / name).mkdir()
     (line,) = integrity.drop_damaged_copies(model)
     assert line.startswith(str(tmp_path / "m.int8-2"))

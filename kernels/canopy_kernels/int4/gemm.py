@@ -56,7 +56,7 @@ def grouped_linear_reference(rows: np.ndarray, blocks: np.ndarray, bias: np.ndar
 def grouped_linear(rows: np.ndarray, blocks: np.ndarray, bias: np.ndarray) -> np.ndarray:
     """`grouped_linear_reference`, to the bit, on one thread."""
     out = np.empty((len(rows), len(bias)), np.float32)
-    grouped_share(packed_groups(rows), (blocks, bias), out, 0, 1)
+    grouped_partition(packed_groups(rows), (blocks, bias), out, 0, 1)
     return out
 
 
@@ -66,7 +66,7 @@ def packed_size(num_rows: int, num_inputs: int) -> int:
 
 
 def packed_groups(rows: np.ndarray) -> np.ndarray:
-    """Rows float32 [T, K] for `grouped_share`."""
+    """Rows float32 [T, K] for `grouped_partition`."""
     packed = aligned.empty(packed_size(*rows.shape), np.uint8)
     for row, values in enumerate(rows):
         pack_row(values, packed, row, len(rows))
@@ -80,7 +80,7 @@ def pack_row(values, packed, row, num_rows):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def grouped_share(packed, linear, out, worker, num_workers):  # type: ignore[no-untyped-def]
+def grouped_partition(packed, linear, out, worker, num_workers):  # type: ignore[no-untyped-def]
     """Worker's part of the outputs, for all rows. linear: blocks, bias."""
     if len(out) == 0:
         return

@@ -25,7 +25,7 @@ GROUP = 32  # inputs
 GRID_SIZE = 4 * BLOCK  # bytes of a record's scales and minima
 ROW_SIZE = GROUP + 8  # bytes of a group of one row
 ROW_LEVELS = 127  # largest magnitude of a row's levels
-_HALF_LEVELS = 15
+_LOWER_HALF = 15
 
 
 def num_groups(num_inputs: int) -> int:
@@ -33,9 +33,16 @@ def num_groups(num_inputs: int) -> int:
     return -(-num_inputs // GROUP)
 
 
+def record_type(bits: int) -> np.dtype:
+    """A record as a structure; its levels are [lines, 16, 4]."""
+    lines = GROUP * bits // 8 // QUAD
+    grid = ("scales", np.float16, BLOCK), ("minima", np.float16, BLOCK)
+    return np.dtype([*grid, ("levels", np.uint8, (lines, BLOCK, QUAD))])
+
+
 def record_size(bits: int) -> int:
     """Bytes of one group of 16 outputs."""
-    return GRID_SIZE + BLOCK * GROUP * bits // 8
+    return record_type(bits).itemsize
 
 
 def pack_groups(
@@ -45,29 +52,43 @@ def pack_groups(
     padding = (0, -len(levels) % BLOCK), (0, 0)
     levels, scales, minima = (np.pad(array, padding) for array in (levels, scales, minima))
     groups = scales.shape[1]
-    grid = np.stack([a.reshape(-1, BLOCK, groups) for a in (scales, minima)])
-    by_quad = levels.reshape(-1, BLOCK, groups, GROUP // QUAD, QUAD).transpose(0, 2, 3, 1, 4)
-    if bits == 4:
-        by_quad = by_quad[:, :, 0::2] | by_quad[:, :, 1::2] << 4
-    blocks = np.empty((len(by_quad), groups, record_size(bits)), np.uint8)
-    halves = np.ascontiguousarray(grid.transpose(1, 3, 0, 2), np.float16)
-    blocks[..., :GRID_SIZE] = halves.view(np.uint8).reshape(*blocks.shape[:2], GRID_SIZE)
-    blocks[..., GRID_SIZE:] = by_quad.reshape(*blocks.shape[:2], -1)
-    return blocks
+    records = np.empty((len(levels) // BLOCK, groups), record_type(bits))
+    for name, grid in (("scales", scales), ("minima", minima)):
+        records[name] = grid.reshape(-1, BLOCK, groups).swapaxes(1, 2)
+    quads = levels.reshape(-1, BLOCK, groups, GROUP // QUAD, QUAD).transpose(0, 2, 3, 1, 4)
+    records["levels"] = quads if bits == 8 else quads[:, :, 0::2] | quads[:, :, 1::2] << 4
+    return records.view(np.uint8).reshape(*records.shape, -1)
 
 
 def unpack_groups(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The inverse of `pack_groups`, padding kept."""
-    num_blocks, groups, size = blocks.shape
-    halves = np.ascontiguousarray(blocks[..., :GRID_SIZE]).view(np.float16)
-    grid = halves.reshape(num_blocks, groups, 2, BLOCK).transpose(2, 0, 3, 1)
-    scales, minima = grid.reshape(2, num_blocks * BLOCK, groups)
-    quads = blocks[..., GRID_SIZE:].reshape(num_blocks, groups, -1, BLOCK, QUAD)
-    if size == record_size(4):
-        quads = np.stack((quads & _HALF_LEVELS, quads >> 4), axis=3)
-        quads = quads.reshape(num_blocks, groups, -1, BLOCK, QUAD)
+    records = _records(blocks)
+    num_blocks, groups = records.shape
+    quads = records["levels"]
+    if blocks.shape[2] == record_size(4):
+        halves = np.stack((quads & _LOWER_HALF, quads >> 4), axis=3)
+        quads = halves.reshape(num_blocks, groups, GROUP // QUAD, BLOCK, QUAD)
     levels = quads.transpose(0, 3, 1, 2, 4).reshape(num_blocks * BLOCK, groups * GROUP)
+    scales, minima = (
+        records[name].swapaxes(1, 2).reshape(-1, groups) for name in ("scales", "minima")
+    )
     return levels, scales, minima
+
+
+def dequantize_outputs(blocks: np.ndarray, outputs: np.ndarray) -> np.ndarray:
+    """Weights of some outputs of 8-bit blocks. outputs: int64 [n]; float32 [n, G * 32]."""
+    records = _records(blocks)
+    block, lane = outputs // BLOCK, outputs % BLOCK
+    levels = records["levels"][block, :, :, lane].reshape(len(outputs), -1, GROUP)
+    scales, minima = (
+        records[name][block, :, lane].astype(np.float32)[..., None] for name in ("scales", "minima")
+    )
+    return (levels * scales + minima).reshape(len(outputs), -1)
+
+
+def _records(blocks: np.ndarray) -> np.ndarray:
+    bits = 4 if blocks.shape[2] == record_size(4) else 8
+    return blocks.view(record_type(bits))[..., 0]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

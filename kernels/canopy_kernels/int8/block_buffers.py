@@ -8,10 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from canopy_kernels.cpu import aligned
-from canopy_kernels.int8 import gemm_dispatch as tiles
-from canopy_kernels.int8.buffers import PackedRows
-from canopy_kernels.int8.gemm import activation_levels
-from canopy_kernels.int8.layout import padded_inputs, padded_outputs
+from canopy_kernels.int8.layout import padded_outputs
+from canopy_kernels.int8.linears import Linears, PackedRows
 
 
 class BlockSizes(NamedTuple):
@@ -62,10 +60,10 @@ class BlockBuffers(NamedTuple):
 def encode_buffers(sizes: BlockSizes, num_positions: int) -> EncodeBuffers:
     """Fresh ones."""
     return EncodeBuffers(
-        hidden_states=_packed(num_positions, sizes.hidden_states),
+        hidden_states=Linears.new_rows(num_positions, sizes.hidden_states),
         fused=_floats(num_positions, padded_outputs(sizes.hidden)),
         vectors=_floats(num_positions, sizes.hidden),
-        hidden=_packed(num_positions, sizes.hidden),
+        hidden=Linears.new_rows(num_positions, sizes.hidden),
         key_values=_floats(num_positions, sizes.key_values),
     )
 
@@ -74,13 +72,13 @@ def block_buffers(sizes: BlockSizes, num_anchors: int) -> BlockBuffers:
     """Fresh ones."""
     num_rows, hidden = num_anchors * sizes.block_size, padded_outputs(sizes.hidden)
     return BlockBuffers(
-        last=_packed(num_anchors, sizes.hidden),
-        copied=_packed(num_rows, sizes.hidden),
+        last=Linears.new_rows(num_anchors, sizes.hidden),
+        copied=Linears.new_rows(num_rows, sizes.hidden),
         injected=_floats(num_anchors, hidden),
         rows=_floats(num_rows, sizes.hidden),
-        hidden=_packed(num_rows, sizes.hidden),
-        mixed_heads=_packed(num_rows, sizes.num_heads * sizes.head_dim),
-        inner=_packed(num_rows, sizes.inner),
+        hidden=Linears.new_rows(num_rows, sizes.hidden),
+        mixed_heads=Linears.new_rows(num_rows, sizes.num_heads * sizes.head_dim),
+        inner=Linears.new_rows(num_rows, sizes.inner),
         qkv=_floats(num_rows, sizes.qkv),
         mixed=_floats(num_rows, sizes.num_heads, sizes.head_dim),
         change=_floats(num_rows, hidden),
@@ -89,12 +87,6 @@ def block_buffers(sizes: BlockSizes, num_anchors: int) -> BlockBuffers:
         logits=_floats(num_rows, sizes.logits),
         codes=_floats(num_rows, sizes.codes),
     )
-
-
-def _packed(num_rows: int, num_inputs: int) -> PackedRows:
-    num_bytes = tiles.packed_size(num_rows, padded_inputs(num_inputs))
-    packed = aligned.empty(num_bytes, np.uint8)
-    return PackedRows(activation_levels(num_inputs), packed, aligned.empty(num_rows, np.float32))
 
 
 def _floats(*shape: int) -> np.ndarray:

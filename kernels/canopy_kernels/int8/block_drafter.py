@@ -21,15 +21,8 @@ from canopy_kernels.cpu.threads import WorkerThreads, barrier, partition, withou
 from canopy_kernels.int8.block_attention import attend_blocks
 from canopy_kernels.int8.block_buffers import BlockBuffers, EncodeBuffers
 from canopy_kernels.int8.decoder import Shape
-from canopy_kernels.int8.fused_ops import (
-    Linears,
-    alloc_scratch,
-    gate_rows,
-    linear,
-    norm_rows,
-    quantize_and_pack_row,
-    quantize_mixed,
-)
+from canopy_kernels.int8.fused_ops import gate_rows, norm_rows, quantize_mixed
+from canopy_kernels.int8.linears import Linears, alloc_scratch, linear, quantize_and_pack_row
 from canopy_kernels.int8.rows import rms_norm, rope
 
 

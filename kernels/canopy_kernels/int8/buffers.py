@@ -1,19 +1,18 @@
-"""What the phases of an int8 step hand to each other, in memory that outlives the step.
+"""What the phases of a quantized step hand to each other, in memory that outlives the step.
 
 Fresh memory costs a page fault for every 4 KB that is written first, in a step of a tree more
 than its norms take. T rows of a step, n of them with logits; other sizes as in
 canopy_kernels.int8.decoder.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from canopy_kernels.cpu import aligned
-from canopy_kernels.int8 import gemm_dispatch as tiles
 from canopy_kernels.int8.attention import Queries, Scratch, new_queries, new_scratch
-from canopy_kernels.int8.gemm import activation_levels
-from canopy_kernels.int8.layout import padded_inputs, padded_outputs
+from canopy_kernels.int8.layout import padded_outputs
+from canopy_kernels.int8.linears import NewRows
 
 
 class Sizes(NamedTuple):
@@ -31,20 +30,20 @@ class Sizes(NamedTuple):
     num_workers: int  # W
 
 
-class PackedRows(NamedTuple):
-    """Quantized inputs of a linear."""
+class RowFormats(NamedTuple):
+    """What makes room for the quantized inputs of linears."""
 
-    levels: int  # largest magnitude
-    packed: np.ndarray  # uint8, as `linear_partition` takes it
-    scales: np.ndarray  # float32 [T]
+    layers: NewRows
+    head: NewRows
 
 
 class Buffers(NamedTuple):
     """Of one step."""
 
-    hidden: PackedRows  # of E inputs
-    mixed_heads: PackedRows  # of H * D inputs
-    inner: PackedRows  # of I inputs
+    hidden: Any  # T rows of E inputs, quantized for the linears of layers
+    mixed_heads: Any  # of H * D inputs
+    inner: Any  # of I inputs
+    head_inputs: Any  # n rows of E inputs, quantized for the head
     qkv: np.ndarray  # float32 [T, out*]
     queries: Queries
     mixed: np.ndarray  # float32 [T, H, D']
@@ -57,10 +56,11 @@ class Buffers(NamedTuple):
 class Workspace:
     """Buffers for one step at a time, of any size; it has room for twice the largest so far."""
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: Sizes, formats: RowFormats) -> None:
         self._sizes = sizes
+        self._formats = formats
         self._capacity = (0, 0, 0)
-        self._whole = self._part = _allocate(sizes, *self._capacity)
+        self._whole = self._part = _allocate(sizes, formats, *self._capacity)
 
     def buffers(self, num_rows: int, num_logit_rows: int, num_groups: int) -> Buffers:
         """Those that the step before had are overwritten.
@@ -71,7 +71,7 @@ class Workspace:
         if any(size > room for size, room in zip(wanted, self._capacity, strict=True)):
             rows, logit_rows, groups = np.maximum(self._capacity, np.multiply(2, wanted)).tolist()
             self._capacity = rows, logit_rows, groups
-            self._whole = _allocate(self._sizes, *self._capacity)
+            self._whole = _allocate(self._sizes, self._formats, *self._capacity)
             self._part = self._whole
         if (num_rows, num_logit_rows) != (len(self._part.qkv), len(self._part.logits)):
             self._part = _first_rows(self._whole, num_rows, num_logit_rows)
@@ -79,20 +79,17 @@ class Workspace:
         return self._part
 
 
-def _allocate(sizes: Sizes, num_rows: int, num_logit_rows: int, num_groups: int) -> Buffers:
+def _allocate(
+    sizes: Sizes, formats: RowFormats, num_rows: int, num_logit_rows: int, num_groups: int
+) -> Buffers:
     mixed = sizes.num_heads * sizes.head_dim
     num_members = sizes.num_heads // sizes.num_kv_heads
     heads = num_rows, sizes.num_heads
-
-    def packed(size: int) -> PackedRows:
-        num_bytes = tiles.packed_size(num_rows, padded_inputs(size))
-        scales = aligned.empty(num_rows, np.float32)
-        return PackedRows(activation_levels(size), aligned.empty(num_bytes, np.uint8), scales)
-
     return Buffers(
-        hidden=packed(sizes.hidden),
-        mixed_heads=packed(mixed),
-        inner=packed(sizes.inner),
+        hidden=formats.layers(num_rows, sizes.hidden),
+        mixed_heads=formats.layers(num_rows, mixed),
+        inner=formats.layers(num_rows, sizes.inner),
+        head_inputs=formats.head(num_logit_rows, sizes.hidden),
         qkv=aligned.empty((num_rows, sizes.qkv), np.float32),
         queries=new_queries(num_rows, sizes.num_heads, sizes.head_dim),
         mixed=aligned.empty((*heads, padded_outputs(sizes.head_dim)), np.float32),

@@ -1,4 +1,4 @@
-"""All layers of a decoder of the Llama family on int8 weights, as one function of a worker team.
+"""All layers of a decoder of the Llama family, on quantized weights, as one function of a team.
 
     phases of a layer         norm | qkv | rope, cache write | attention | quantize | output
                               | add, norm | gate and up | gate, quantize | down
@@ -16,16 +16,8 @@ from numba import njit
 from canopy_kernels.cpu.threads import WorkerThreads, barrier, partition, without_refcounts
 from canopy_kernels.int8.attention import attend_partition, prefetch_partition, put_query
 from canopy_kernels.int8.attention_scores import prefetch_items
-from canopy_kernels.int8.buffers import Sizes, Workspace
-from canopy_kernels.int8.fused_ops import (
-    Linears,
-    alloc_scratch,
-    gate_rows,
-    linear,
-    norm_rows,
-    quantize_and_pack_row,
-    quantize_mixed,
-)
+from canopy_kernels.int8.buffers import RowFormats, Sizes, Workspace
+from canopy_kernels.int8.fused_ops import gate_rows, norm_rows, quantize_mixed
 from canopy_kernels.int8.kv_cache import (
     GROUP,
     Int8KeyValues,
@@ -34,6 +26,7 @@ from canopy_kernels.int8.kv_cache import (
     put_key,
     put_value,
 )
+from canopy_kernels.int8.linears import AnyLinears, alloc_scratch, linear, quantize_and_pack_row
 from canopy_kernels.int8.rows import add, rms_norm, rope
 from canopy_kernels.int8.work_items import most_groups
 
@@ -42,14 +35,14 @@ class Weights(NamedTuple):
     """Of all layers, and of the head as the only one of its kind."""
 
     attention_norm: np.ndarray  # float32 [L, E]
-    qkv: Linears  # (H + 2K) * D outputs: queries, keys, values
+    qkv: AnyLinears  # (H + 2K) * D outputs: queries, keys, values
     qk_norm: np.ndarray  # float32 [L, H + K, D]; without a norm of queries and keys [L, 0, D]
-    output: Linears
+    output: AnyLinears
     mlp_norm: np.ndarray  # float32 [L, E]
-    gate_up: Linears  # 2I outputs
-    down: Linears
+    gate_up: AnyLinears  # 2I outputs
+    down: AnyLinears
     norm: np.ndarray  # float32 [1, E]
-    head: Linears  # vocabulary
+    head: AnyLinears  # vocabulary
 
 
 class Shape(NamedTuple):
@@ -84,13 +77,14 @@ def workspace(weights: Weights, shape: Shape, num_workers: int) -> Workspace:
             num_heads=shape.num_heads,
             head_dim=shape.head_dim,
             inner=shape.inner_size,
-            qkv=weights.qkv.scales.shape[1],
-            change=weights.down.scales.shape[1],
-            gate_up=weights.gate_up.scales.shape[1],
-            logits=weights.head.scales.shape[1],
+            qkv=weights.qkv.bias.shape[1],
+            change=weights.down.bias.shape[1],
+            gate_up=weights.gate_up.bias.shape[1],
+            logits=weights.head.bias.shape[1],
             num_kv_heads=shape.num_kv_heads,
             num_workers=num_workers,
-        )
+        ),
+        RowFormats(weights.qkv.new_rows, weights.head.new_rows),
     )
 
 
@@ -147,7 +141,7 @@ def _decode_partition(weights, shape, step, buffers, context):  # type: ignore[n
         barrier(context)
     _norm_logit_rows(step, weights.norm[0], shape.norm_eps, buffers, context)
     barrier(context)
-    linear(buffers.hidden, weights.head, 0, buffers.logits, context)
+    linear(buffers.head_inputs, weights.head, 0, buffers.logits, context)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -185,7 +179,7 @@ def _norm_logit_rows(step, weight, eps, buffers, context):  # type: ignore[no-un
         row = step.logit_rows[index]
         add(step.hidden[row], buffers.change[row, :size])
         rms_norm(step.hidden[row], weight, eps, normed)
-        quantize_and_pack_row(normed, scratch, buffers.hidden, index, len(step.logit_rows))
+        quantize_and_pack_row(normed, scratch, buffers.head_inputs, index, len(step.logit_rows))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -1,48 +1,15 @@
-"""Phases that int8 networks of the Llama family have in common; each computes a worker's share.
+"""Phases that quantized networks of the Llama family share; each computes a worker's share.
 
-Their buffers are those of canopy_kernels.int8.buffers, or others with the same names.
+Their buffers are those of canopy_kernels.int8.buffers, or others with the same names; their weights
+are of any format of canopy_kernels.int8.linears.
 """
-
-from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
 from canopy_kernels.cpu.threads import partition
-from canopy_kernels.int8 import gemm_dispatch as tiles
-from canopy_kernels.int8.gemm import linear_partition
-from canopy_kernels.int8.layout import QUAD
-from canopy_kernels.int8.rows import add, gated, quantize, rms_norm
-
-
-class Linears(NamedTuple):
-    """One linear of each of L layers; layouts of canopy_kernels.int8.gemm."""
-
-    blocks: np.ndarray  # int8 [L, out* / 16, in* / 4, 16, 4]
-    scales: np.ndarray  # float32 [L, out*]
-    bias: np.ndarray  # float32 [L, out*]
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def linear(rows, linears, layer, out, context):  # type: ignore[no-untyped-def]
-    """One linear of packed rows. out: float32 [T, out*]."""
-    linear = linears.blocks[layer], linears.scales[layer], linears.bias[layer]
-    scales = rows.scales[: len(out)]
-    linear_partition(rows.packed, scales, linear, out, context.worker, context.num_workers)
-
-
-@njit(inline="always")
-def alloc_scratch(size):  # type: ignore[no-untyped-def]
-    """Levels of one row, with zeros where the linears pad."""
-    return np.zeros(size + -size % QUAD, np.int16)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def quantize_and_pack_row(values, scratch, rows, row, num_rows):  # type: ignore[no-untyped-def]
-    """Quantize one of num_rows rows."""
-    rows.scales[row] = quantize(values, rows.levels, scratch)
-    depth = tiles.piece_depth(len(scratch), num_rows)
-    tiles.pack_row(scratch, depth, rows.packed, row, num_rows)
+from canopy_kernels.int8.linears import alloc_scratch, quantize_and_pack_row
+from canopy_kernels.int8.rows import add, gated, rms_norm
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -203,7 +203,7 @@ def _replace_folder(published: PublishedModel, folder: Path, progress: Progress)
     shutil.rmtree(partial, ignore_errors=True)
     try:
         _make_folder(published, partial, progress)
-        for old in (folder, *folder.parent.glob(f"{folder.name}.int8-*")):  # made from it
+        for old in (folder, *folder.parent.glob(f"{folder.name}.int*-*")):  # made from it
             shutil.rmtree(old, ignore_errors=True)
         (partial / "folder").rename(folder)
         flush(folder.parent)

@@ -56,6 +56,14 @@ def weight_name(name: str) -> str:
     return f"model.layers.{layer}.{LAYER_NAMES[kind]}.weight"
 
 
+def head_counts(metadata: dict[str, Any]) -> dict[str, int]:
+    """Heads of the projections whose rows a GGUF file permutes, by the names of their tensors."""
+    return {
+        "attn_q": metadata["llama.attention.head_count"],
+        "attn_k": metadata["llama.attention.head_count_kv"],
+    }
+
+
 def unpermute(rows: np.ndarray, num_heads: int) -> np.ndarray:
     """Rows [heads * head_dim, in] from interleaved to half-split rope order."""
     per_head = rows.reshape(num_heads, -1, 2, rows.shape[1])  # [heads, d / 2, 2, in]
@@ -67,11 +75,7 @@ def write_weights(reader: "GGUFReader", folder: Path, progress: Progress) -> Non
     from gguf import dequantize
     from safetensors.numpy import save_file
 
-    metadata = read_metadata(reader)
-    num_heads = {
-        "attn_q": metadata["llama.attention.head_count"],
-        "attn_k": metadata["llama.attention.head_count_kv"],
-    }
+    num_heads = head_counts(read_metadata(reader))
     total = sum(int(tensor.n_bytes) for tensor in reader.tensors)
     done, weights = 0, {}
     for tensor in reader.tensors:

@@ -13,7 +13,7 @@ from canopy.errors import InvalidDeployment
 from canopy.model_store.assets import BLOCK_DRAFTER, SMALL_DRAFTER, ngram_store_path
 from canopy.model_store.manifest import NO_MANIFEST, integrity_error, manifest_path
 
-_INT8_COPY = re.compile(r"\.int8-\d+")
+_CONVERTED_COPY = re.compile(r"\.int[48]-\d+")
 
 
 def check_files(deployment: Deployment, full: bool) -> list[str]:
@@ -37,8 +37,8 @@ def drop_damaged_copies(model: Path) -> list[str]:
     Raises InvalidDeployment for one that cannot be removed.
     """
     lines = []
-    for copy in sorted(model.parent.glob(f"{model.name}.int8-*")):
-        if not _INT8_COPY.fullmatch(copy.name.removeprefix(model.name)):
+    for copy in sorted(model.parent.glob(f"{model.name}.int*-*")):
+        if not _CONVERTED_COPY.fullmatch(copy.name.removeprefix(model.name)):
             continue  # one that is being made
         if fault := integrity_error(copy, None, full=True):
             try:

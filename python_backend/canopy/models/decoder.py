@@ -7,9 +7,10 @@ import torch
 
 from canopy.errors import InvalidDeployment
 from canopy.models.config import ModelConfig
-from canopy.models.int8.decoder import Int8Decoder
-from canopy.models.int8.weights import load_int8_weights
 from canopy.models.llama.float_decoder import DEFAULT_BACKEND, SHAPE_INVARIANT, load_float_decoder
+from canopy.models.quantized.decoder import QuantizedDecoder
+from canopy.models.quantized.formats import FORMATS
+from canopy.models.quantized.weights import load_quantized_weights
 from canopy.models.step_batch import AuxHiddenStates, StepBatch
 
 
@@ -64,16 +65,18 @@ def load_decoder(
     """Load a Hugging Face folder. dtype: one of `canopy.config.DTYPES`; device: "cpu" or "cuda".
 
     is_shape_invariant: a row's logits are the same to the bit in any tree and batch, at a price;
-    with int8 they are so in any case. An int8 decoder keeps as many threads as torch has at this
-    moment. Raises InvalidDeployment for what the folder lacks or what no decoder here can compute.
+    with quantized weights they are so in any case. A quantized decoder keeps as many threads as
+    torch has at this moment. Raises InvalidDeployment for what the folder lacks or what no decoder
+    here can compute.
     """
     config = ModelConfig.from_folder(folder)
-    if dtype != "int8":
+    weight_format = FORMATS.get(dtype)
+    if weight_format is None:
         backend = SHAPE_INVARIANT if is_shape_invariant else DEFAULT_BACKEND
         return load_float_decoder(folder, config, dtype, device, backend)
     if device != "cpu":
-        raise InvalidDeployment("int8 is computed on the CPU only")
-    embedding, weights = load_int8_weights(folder, config)
-    decoder = Int8Decoder(config, embedding, weights, torch.get_num_threads())
+        raise InvalidDeployment(f"{dtype} is computed on the CPU only")
+    embedding, weights = load_quantized_weights(folder, config, weight_format)
+    decoder = QuantizedDecoder(config, embedding, weights, torch.get_num_threads())
     decoder.warm_up()
     return decoder

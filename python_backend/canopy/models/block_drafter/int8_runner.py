@@ -11,7 +11,7 @@ from torch import nn
 
 from canopy.models.block_drafter.network import BlockDrafter, BlockLayer
 from canopy.models.block_drafter.runner import BlockInputs, BlockRows
-from canopy.models.int8.weights import shape_of
+from canopy.models.quantized.weights import shape_of
 from canopy_kernels.cpu import aligned
 from canopy_kernels.cpu.threads import WorkerThreads
 from canopy_kernels.int8.block_buffers import (
@@ -28,9 +28,9 @@ from canopy_kernels.int8.block_drafter import (
     encode,
     propose,
 )
-from canopy_kernels.int8.fused_ops import Linears
 from canopy_kernels.int8.gemm import quantize_weight
 from canopy_kernels.int8.layout import pad_outputs
+from canopy_kernels.int8.linears import Linears
 
 _FEW = 8  # positions that one worker takes up before it could have woken another
 

@@ -48,7 +48,7 @@ def build_draft_head(
     draft_ids = _draft_ids(config, tensors, origin)
     stored = {name: tensors[name] for name in tensors if name not in _VOCABULARY}
     shapes = {name: tuple(tensor.shape) for name, tensor in head.state_dict().items()}
-    require_fit(stored, shapes, origin)
+    require_fit({name: tuple(tensor.shape) for name, tensor in stored.items()}, shapes, origin)
     placed = {name: tensor.to(device, dtype) for name, tensor in stored.items()}
     head.load_state_dict(placed, assign=True)
     head.draft_ids = draft_ids

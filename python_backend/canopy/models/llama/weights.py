@@ -1,7 +1,9 @@
 """The tensors of a Hugging Face folder: one `model.safetensors`, or shards under an index."""
 
 import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -16,23 +18,46 @@ INDEX = "model.safetensors.index.json"
 DERIVED = "rotary_emb.inv_freq"
 
 
-def load_weights(folder: str | Path, config: ModelConfig) -> dict[str, torch.Tensor]:
-    """All tensors of a decoder by their Hugging Face names, on the CPU, as they were stored.
+class StoredWeights(Mapping[str, torch.Tensor]):
+    """The tensors of a decoder by their Hugging Face names, on the CPU, as they were stored.
 
-    Raises InvalidDeployment that names what is missing, unexpected or of another shape.
+    Each is read when it is asked for. Raises InvalidDeployment that names what is missing,
+    unexpected or of another shape.
     """
-    weights: dict[str, torch.Tensor] = {}
-    for file in weight_files(Path(folder)):
-        try:
-            with safe_open(file, framework="pt") as tensors:
-                weights.update({name: tensors.get_tensor(name) for name in tensors.keys()})  # noqa: SIM118
-        except (OSError, SafetensorError) as error:
-            raise InvalidDeployment(f"cannot read {file}: {error}") from error
-    weights = {name: tensor for name, tensor in weights.items() if not name.endswith(DERIVED)}
-    if config.tie_word_embeddings and (head := weights.pop(HEAD, None)) is not None:
-        weights.setdefault(EMBEDDING, head)
-    require_fit(weights, expected_shapes(config), folder)
-    return weights
+
+    def __init__(self, folder: str | Path, config: ModelConfig) -> None:
+        self._places: dict[str, tuple[Any, str]] = {}  # open file, name there
+        for file in weight_files(Path(folder)):
+            try:
+                opened = safe_open(file, framework="pt")
+                self._places |= {name: (opened, name) for name in opened.keys()}  # noqa: SIM118
+            except (OSError, SafetensorError) as error:
+                raise InvalidDeployment(f"cannot read {file}: {error}") from error
+        for name in [name for name in self._places if name.endswith(DERIVED)]:
+            del self._places[name]
+        if config.tie_word_embeddings and (head := self._places.pop(HEAD, None)) is not None:
+            self._places.setdefault(EMBEDDING, head)
+        shapes = {
+            name: tuple(opened.get_slice(stored).get_shape())
+            for name, (opened, stored) in self._places.items()
+        }
+        require_fit(shapes, expected_shapes(config), folder)
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        opened, stored = self._places[name]
+        tensor: torch.Tensor = opened.get_tensor(stored)
+        return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+def load_weights(folder: str | Path, config: ModelConfig) -> dict[str, torch.Tensor]:
+    """All of `StoredWeights` in memory. Raises InvalidDeployment."""
+    return dict(StoredWeights(folder, config))
 
 
 def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -87,16 +112,16 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def require_fit(
-    weights: dict[str, torch.Tensor], shapes: dict[str, tuple[int, ...]], folder: str | Path
+    found: Mapping[str, tuple[int, ...]], shapes: dict[str, tuple[int, ...]], folder: str | Path
 ) -> None:
     """Raises InvalidDeployment that names what is missing, unexpected or of another shape."""
     faults = {
-        "lacks": sorted(set(shapes) - set(weights)),
-        "has unexpected": sorted(set(weights) - set(shapes)),
+        "lacks": sorted(set(shapes) - set(found)),
+        "has unexpected": sorted(set(found) - set(shapes)),
         "has a wrong shape of": [
-            f"{name} {tuple(weights[name].shape)} instead of {shape}"
+            f"{name} {found[name]} instead of {shape}"
             for name, shape in shapes.items()
-            if name in weights and tuple(weights[name].shape) != shape
+            if name in found and found[name] != shape
         ],
     }
     for fault, names in faults.items():

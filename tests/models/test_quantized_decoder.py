@@ -1,5 +1,6 @@
-"""An int8 decoder computes a row the same to the bit wherever it stands, and near to float32."""
+"""A quantized decoder computes a row the same to the bit wherever it stands, near to float32."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,16 @@ from canopy.kv_cache.int8_cache import Int8KVCache
 from canopy.model_store.integrity import drop_damaged_copies
 from canopy.models.config import ModelConfig
 from canopy.models.decoder import load_decoder
-from canopy.models.int8 import weights as int8_weights
-from canopy.models.int8.decoder import Int8Decoder
-from canopy.models.int8.weights import load_int8_weights
+from canopy.models.quantized import weights as quantized_weights
+from canopy.models.quantized.decoder import QuantizedDecoder
+from canopy.models.quantized.formats import FORMATS
+from canopy.models.quantized.weights import kept_folder, load_quantized_weights
 from canopy.models.step_batch import AuxHiddenStates, Segment, assemble_step
+from canopy_kernels.int4.gemm import quantize_rows
+from canopy_kernels.int4.layout import GROUP, unpack_groups
+from canopy_kernels.int4.quantize import quantize4, quantize8
 
+INT8 = FORMATS["int8"]
 BLOCK_SIZE = 16
 NUM_BLOCKS = 16
 TOKENS = [int(t) for t in np.random.default_rng(5).integers(0, 97, 50)]
@@ -38,15 +44,17 @@ def segment(
     return Segment(context_length, table, np.array(token_ids), chain, rows)
 
 
-def step(decoder: Int8Decoder, cache: Int8KVCache, *segments: Segment) -> torch.Tensor:
+def step(decoder: QuantizedDecoder, cache: Int8KVCache, *segments: Segment) -> torch.Tensor:
     return decoder.forward(assemble_step(segments, BLOCK_SIZE, "cpu"), cache).clone()
 
 
-def new_cache(decoder: Int8Decoder) -> Int8KVCache:
+def new_cache(decoder: QuantizedDecoder) -> Int8KVCache:
     return decoder.new_cache(NUM_BLOCKS, BLOCK_SIZE)
 
 
-def chunked(decoder: Int8Decoder, token_ids: list[int], chunk: int, seed: int = 0) -> torch.Tensor:
+def chunked(
+    decoder: QuantizedDecoder, token_ids: list[int], chunk: int, seed: int = 0
+) -> torch.Tensor:
     cache, table = new_cache(decoder), shuffled_table(seed)
     return torch.cat(
         [
@@ -56,50 +64,92 @@ def chunked(decoder: Int8Decoder, token_ids: list[int], chunk: int, seed: int = 
     )
 
 
-def load(folder: Path, num_threads: int) -> Int8Decoder:
+def load(folder: Path, num_threads: int, dtype: str = "int8") -> QuantizedDecoder:
     config = ModelConfig.from_folder(folder)
-    return Int8Decoder(config, *load_int8_weights(folder, config), num_threads)
+    weights = load_quantized_weights(folder, config, FORMATS[dtype])
+    return QuantizedDecoder(config, *weights, num_threads)
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
-def family(request, tmp_path_factory) -> tuple[Path, torch.nn.Module]:
+@dataclass(frozen=True)
+class Case:
+    """A model folder in a format, and the oracle that it was written from."""
+
+    folder: Path
+    model: torch.nn.Module
+    dtype: str
+
+    def load(self, num_threads: int) -> QuantizedDecoder:
+        return load(self.folder, num_threads, self.dtype)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[*((name, "int8") for name in FAMILIES), ("smollm2", "int4"), ("qwen3", "int4")],
+    ids="-".join,
+)
+def case(request, tmp_path_factory) -> Case:
+    name, dtype = request.param
     folder = tmp_path_factory.mktemp("family") / "model"
-    return folder, write_family(request.param, folder)
+    return Case(folder, write_family(name, folder), dtype)
 
 
 @pytest.fixture(scope="module")
-def decoder(family) -> Int8Decoder:
-    return load(family[0], num_threads=2)
+def decoder(case) -> QuantizedDecoder:
+    return case.load(num_threads=2)
+
+
+def rounded_weight(weight: torch.Tensor, dtype: str, is_head: bool) -> torch.nn.Parameter:
+    """On the grid of a format."""
+    if dtype == "int8":
+        scales = weight.abs().amax(dim=1, keepdim=True) / 127
+        return torch.nn.Parameter((weight / scales).round() * scales)
+    levels, *grid = unpack_groups((quantize8 if is_head else quantize4)(weight.numpy()))
+    scales, minima = (part.astype(np.float32)[..., None] for part in grid)
+    groups = levels.reshape(len(levels), -1, GROUP) * scales + minima
+    num_outputs, num_inputs = weight.shape
+    rounded = groups.reshape(len(levels), -1)[:num_outputs, :num_inputs]
+    return torch.nn.Parameter(torch.from_numpy(rounded))
+
+
+def rounded_rows(_: torch.nn.Module, arguments: tuple[torch.Tensor]) -> torch.Tensor:
+    """Inputs of a linear as int4 takes them, of 8 bits per group."""
+    (rows,) = arguments
+    levels, scales = quantize_rows(rows.reshape(-1, rows.shape[-1]).numpy())
+    groups = levels * scales[..., None]
+    return torch.from_numpy(groups.reshape(len(groups), -1)[:, : rows.shape[-1]]).view(rows.shape)
 
 
 @torch.no_grad()
-def round_weights(model: torch.nn.Module) -> None:
-    """Put every linear on the grid of int8 levels."""
-    for name, module in model.named_modules():
-        if name.endswith((*LINEARS, "lm_head")):
-            scales = module.weight.abs().amax(dim=1, keepdim=True) / 127
-            module.weight = torch.nn.Parameter((module.weight / scales).round() * scales)
-
-
-def test_logits_are_those_of_the_rounded_weights_but_for_the_rounded_cache(family):
-    _, model = family
-    embedding = model.get_input_embeddings().weight.clone()
-    rounded = type(model)(model.config).eval()
-    rounded.load_state_dict(model.state_dict())
-    rounded.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.clone())
+def rounded_model(case: Case) -> torch.nn.Module:
+    """The oracle with the weights of a format, and its rows where they have 8 bits."""
+    rounded = type(case.model)(case.model.config).eval()
+    rounded.load_state_dict(case.model.state_dict())
+    embedding = case.model.get_input_embeddings().weight.clone()
+    rounded.lm_head.weight = torch.nn.Parameter(case.model.lm_head.weight.clone())
+    if case.dtype == "int4":
+        embedding = rounded_weight(embedding, "int4", is_head=True).data
     rounded.set_input_embeddings(torch.nn.Embedding.from_pretrained(embedding))
-    round_weights(rounded)
-    expected = oracle_logits(rounded, TOKENS)
-    logits = chunked(load(family[0], num_threads=1), TOKENS, 50)
+    for name, module in rounded.named_modules():
+        if name.endswith((*LINEARS, "lm_head")):
+            module.weight = rounded_weight(module.weight, case.dtype, name == "lm_head")
+            if case.dtype == "int4":
+                module.register_forward_pre_hook(rounded_rows)
+    return rounded
+
+
+def test_logits_are_those_of_the_rounded_weights_but_for_the_rounded_cache(case):
+    expected = oracle_logits(rounded_model(case), TOKENS)
+    logits = chunked(case.load(num_threads=1), TOKENS, 50)
     assert logits.dtype == torch.float32
-    assert (logits - expected).norm() < 0.03 * expected.norm()
-    assert (logits[0] - expected[0]).norm() < 0.01 * expected[0].norm()
+    tolerance = 0.03 if case.dtype == "int8" else 0.06  # a row of 8 bits may fall to either side
+    assert (logits - expected).norm() < tolerance * expected.norm()
+    assert (logits[0] - expected[0]).norm() < tolerance / 2 * expected[0].norm()
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 3])
-def test_chunks_slots_and_threads_change_no_bit(family, decoder, num_threads):
+def test_chunks_slots_and_threads_change_no_bit(case, decoder, num_threads):
     expected = chunked(decoder, TOKENS, 50)
-    other = load(family[0], num_threads)
+    other = case.load(num_threads)
     for chunk in (1, 7, 50):
         assert torch.equal(chunked(other, TOKENS, chunk, seed=chunk), expected)
 
@@ -161,13 +211,12 @@ def test_tapped_states_are_the_same_bits_in_any_chunk_and_leave_the_logits_alone
     assert torch.equal(tapped(7)[0], states)
 
 
-def test_tapped_states_are_near_those_of_transformers(family):
-    folder, model = family
-    decoder = load(folder, num_threads=2)
+def test_tapped_states_are_near_those_of_transformers(case):
+    decoder = case.load(num_threads=2)
     batch = assemble_step([segment(0, shuffled_table(), TOKENS)], BLOCK_SIZE, "cpu")
     aux_hidden_states = AuxHiddenStates.of((0, 1), batch, decoder.config.hidden_size)
     decoder.forward(batch, new_cache(decoder), aux_hidden_states)
-    expected = oracle_states(model, TOKENS)[:, :2]
+    expected = oracle_states(rounded_model(case), TOKENS)[:, :2]
     assert torch.allclose(aux_hidden_states.states[:, 0], expected[:, 0])
     assert (aux_hidden_states.states - expected).norm() < 0.05 * expected.norm()
 
@@ -180,8 +229,10 @@ def small(tmp_path) -> Path:
 
 def test_weights_are_converted_once_and_again_when_the_model_changes(small, monkeypatch):
     conversions = []
-    convert = int8_weights.convert
-    monkeypatch.setattr(int8_weights, "convert", lambda *a: conversions.append(None) or convert(*a))
+    convert = quantized_weights.convert
+    monkeypatch.setattr(
+        quantized_weights, "convert", lambda *a: conversions.append(None) or convert(*a)
+    )
     first = chunked(load(small, 1), TOKENS, 50)
     assert torch.equal(chunked(load(small, 1), TOKENS, 50), first)
     assert len(conversions) == 1
@@ -191,14 +242,14 @@ def test_weights_are_converted_once_and_again_when_the_model_changes(small, monk
     assert len(conversions) == 2
     assert sorted(path.name for path in small.parent.iterdir()) == [
         "model",
-        f"model.int8-{int8_weights.FORMAT}",
+        kept_folder(small, INT8).name,
     ]
 
 
 @pytest.mark.parametrize("hurt", ["cut", "lost"])
 def test_a_kept_copy_that_is_not_whole_is_made_again(small, hurt):
     first = chunked(load(small, 1), TOKENS, 50)
-    array = small.parent / f"model.int8-{int8_weights.FORMAT}" / "head.blocks.npy"
+    array = kept_folder(small, INT8) / "head.blocks.npy"
     whole = array.read_bytes()
     if hurt == "cut":
         array.write_bytes(whole[:-1])
@@ -210,7 +261,7 @@ def test_a_kept_copy_that_is_not_whole_is_made_again(small, hurt):
 
 def test_a_flipped_bit_of_a_kept_copy_is_found_by_a_full_check(small):
     first = chunked(load(small, 1), TOKENS, 50)
-    array = small.parent / f"model.int8-{int8_weights.FORMAT}" / "head.blocks.npy"
+    array = kept_folder(small, INT8) / "head.blocks.npy"
     content = bytearray(array.read_bytes())
     content[-1] ^= 1
     array.write_bytes(content)
@@ -222,14 +273,14 @@ def test_a_flipped_bit_of_a_kept_copy_is_found_by_a_full_check(small):
 
 def test_without_a_place_to_keep_them_weights_are_converted_in_memory(small, monkeypatch):
     kept = chunked(load(small, 1), TOKENS, 50)
-    (small.parent / f"model.int8-{int8_weights.FORMAT}" / "manifest.json").unlink()
+    (kept_folder(small, INT8) / "manifest.json").unlink()
 
     def refuse(*_: object, **__: object) -> str:
         raise PermissionError("read-only")
 
-    monkeypatch.setattr(int8_weights.tempfile, "mkdtemp", refuse)
+    monkeypatch.setattr(quantized_weights.tempfile, "mkdtemp", refuse)
     assert torch.equal(chunked(load(small, 1), TOKENS, 50), kept)
-    assert not (small.parent / f"model.int8-{int8_weights.FORMAT}" / "manifest.json").exists()
+    assert not (kept_folder(small, INT8) / "manifest.json").exists()
 
 
 def test_blocks_of_a_cache_hold_whole_groups_of_slots(small):
@@ -237,7 +288,10 @@ def test_blocks_of_a_cache_hold_whole_groups_of_slots(small):
         load(small, 1).new_cache(8, 24)
 
 
-def test_int8_is_chosen_by_the_deployment_and_refused_off_the_cpu(small):
-    assert isinstance(load_decoder(small, "int8", "cpu"), Int8Decoder)
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_a_format_is_chosen_by_the_deployment_and_refused_off_the_cpu(small, dtype):
+    decoder = load_decoder(small, dtype, "cpu")
+    assert isinstance(decoder, QuantizedDecoder)
+    assert torch.equal(chunked(decoder, TOKENS, 50), chunked(load(small, 1, dtype), TOKENS, 50))
     with pytest.raises(InvalidDeployment, match="CPU only"):
-        load_decoder(small, "int8", "cuda")
+        load_decoder(small, dtype, "cuda")

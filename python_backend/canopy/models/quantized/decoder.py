@@ -1,4 +1,4 @@
-"""A decoder of the Llama family on int8 weights, for the CPU.
+"""A decoder of the Llama family on quantized weights, for the CPU.
 
 All sums over quantized values are exact, and everything else is computed row by row in a fixed
 order. A row's logits are therefore equal to the bit whether the row is computed alone, in any
@@ -7,26 +7,25 @@ tree, in any batch, in prompt chunks of any size, or on any number of threads.
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812
 
 from canopy.kv_cache.int8_cache import Int8KVCache
 from canopy.models.config import ModelConfig
-from canopy.models.int8.weights import shape_of
 from canopy.models.llama.layers import RopeTable
+from canopy.models.quantized.weights import Embedding, shape_of
 from canopy.models.step_batch import AuxHiddenStates, Segment, StepBatch, assemble_step
 from canopy_kernels.cpu.threads import WorkerThreads
 from canopy_kernels.int8.decoder import Step, Weights, decode_step, workspace
 from canopy_kernels.int8.kv_cache import GROUP
 
 
-class Int8Decoder:
-    """Computes steps; keeps no sequence. The cache is int8 too."""
+class QuantizedDecoder:
+    """Computes steps; keeps no sequence. The cache is int8."""
 
     def __init__(
-        self, config: ModelConfig, embedding: torch.Tensor, weights: Weights, num_threads: int
+        self, config: ModelConfig, embedding: Embedding, weights: Weights, num_threads: int
     ) -> None:
         self.config = config
-        self._embedding = embedding  # [V, E]
+        self._embedding = embedding
         self._weights = weights
         self._team = WorkerThreads(num_threads)
         rope = RopeTable.of(config, torch.float32, "cpu")
@@ -59,7 +58,7 @@ class Int8Decoder:
             (), batch, self.config.hidden_size
         )
         step = Step(
-            F.embedding(batch.token_ids, self._embedding).float().numpy(),
+            self._embedding(batch.token_ids),
             batch.positions.numpy(),
             self._cosines,
             self._sines,

@@ -1,1 +1,0 @@
-"""Decoders of the Llama family on int8 weights, for the CPU."""

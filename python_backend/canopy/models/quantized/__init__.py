@@ -1,0 +1,1 @@
+"""Decoders of the Llama family on quantized weights, for the CPU."""
