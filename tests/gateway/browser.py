@@ -7,6 +7,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+expect.set_options(timeout=60_000)  # of every expectation: machines may be slow and busy
 CHROMIUM = shutil.which("chromium")
 # As root, without a screen, and without looking for anything outside this machine.
 _ARGUMENTS = (

@@ -11,14 +11,16 @@ from canopy.server.process import ServerProcess
 from canopy.server.runtime import with_free_ports
 from canopy_gateway import GatewaySettings
 
+MAX_CONTEXT = 32768
+
 
 @pytest.fixture(scope="session")
 def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A tiny random model behind the whole pipeline, for answers long enough to be stopped."""
-    model = write_tiny_model(tmp_path_factory.mktemp("models") / "tiny", max_context=4096)
+    model = write_tiny_model(tmp_path_factory.mktemp("models") / "tiny", max_context=MAX_CONTEXT)
     deployment = Deployment(
         target=TargetConfig(model=str(model), dtype="int8"),  # whose text is exact
-        cache=CacheConfig(num_tokens=8192),
+        cache=CacheConfig(num_tokens=2 * MAX_CONTEXT),
     )
     folder = tmp_path_factory.mktemp("triton")
     with ServerProcess(with_free_ports(deployment), folder) as process:

@@ -139,7 +139,7 @@ def test_canopys_own_parameters_travel_in_extra_body(client):
 def test_models_are_listed_and_found(client):
     assert [model.id for model in client.models.list()] == ["canopy"]
     card = client.models.retrieve("canopy")
-    assert (card.object, card.root, card.max_model_len) == ("model", "tiny", 4096)
+    assert (card.object, card.root, card.max_model_len) == ("model", "tiny", 32768)
     assert card.default_sampling["temperature"] == 1.0
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("other/model")

@@ -92,8 +92,8 @@ def test_an_unknown_model_is_not_found(client):
 
 
 def test_a_refusal_of_the_server_keeps_its_status_when_streaming(client):
-    with pytest.raises(openai.BadRequestError, match=r"length is 4096 tokens.* 5000") as caught:
-        client.completions.create(model="canopy", prompt="x" * 5000, stream=True)
+    with pytest.raises(openai.BadRequestError, match=r"length is 32768 tokens.* 40000") as caught:
+        client.completions.create(model="canopy", prompt="x" * 40000, stream=True)
     assert caught.value.code == "context_length_exceeded"
 
 

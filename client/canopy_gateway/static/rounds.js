@@ -5,6 +5,7 @@ import { acceptanceLength, numNodes, numTokens } from "./round.js";
 import { drawTree } from "./tree-view.js";
 
 const STEP_MS = 900;
+const MAX_REST_MS = 250;
 const ICONS = { play: "M8 5v14l11-7Z", pause: "M7 5h3.5v14H7ZM13.5 5H17v14h-3.5Z" };
 
 /** Shows one answer's rounds; `onShow(round, isNewest)` is told which. */
@@ -12,7 +13,8 @@ export class RoundsPanel {
   #rounds = [];
   #current = -1;
   #timer = null;
-  #drawn = 0; // a frame is asked for at most once
+  #isDue = false; // a frame is asked for at most once
+  #restMs = 0; // until the next one, so that drawing leaves time for clicks and keys
   #grows = false;
   #parts = Object.fromEntries(
     ["figures", "tree", "survival", "timeline", "slider", "position", "play"].map((id) => [id, document.getElementById(id)]),
@@ -85,12 +87,17 @@ export class RoundsPanel {
   }
 
   #redraw() {
-    if (this.#drawn) return;
-    this.#drawn = requestAnimationFrame(() => {
-      this.#drawn = 0;
-      this.#draw();
-      this.#grows = false;
-    });
+    if (this.#isDue) return;
+    this.#isDue = true;
+    setTimeout(() => requestAnimationFrame(() => this.#drawAndRest()), this.#restMs);
+  }
+
+  #drawAndRest() {
+    const startMs = performance.now();
+    this.#isDue = false;
+    this.#draw();
+    this.#grows = false;
+    this.#restMs = Math.min(3 * (performance.now() - startMs), MAX_REST_MS);
   }
 
   #draw() {

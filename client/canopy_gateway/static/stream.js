@@ -64,5 +64,11 @@ async function* readEvents(stream) {
     for (const block of blocks) {
       if (block.startsWith("data: ")) yield block.slice(6);
     }
+    await rest();
   }
+}
+
+/** Let clicks, keys and drawing have their turn: a stream that is always ahead would leave none. */
+function rest() {
+  return new Promise((resolve) => setTimeout(resolve));
 }
