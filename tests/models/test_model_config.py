@@ -111,6 +111,8 @@ def test_heads_default_to_plain_attention_over_the_hidden_size(tmp_path):
         ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "linear"),
         ({"dual_chunk_attention_config": {"chunk_size": 64}}, "dual_chunk_attention_config"),
         ({"num_local_experts": 8}, "num_local_experts"),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 5e5}}}, "full_attention"),
+        ({"eos_token_id": "</s>"}, "malformed"),
         ({"final_logit_softcapping": 30.0}, "final_logit_softcapping"),
         ({"residual_multiplier": 0.2}, "residual_multiplier"),
         ({"num_key_value_heads": 3}, "num_key_value_heads"),

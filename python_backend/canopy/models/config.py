@@ -188,6 +188,10 @@ def _window_in_use(raw: dict[str, Any], family: str) -> bool:
 
 def _rope(raw: dict[str, Any]) -> tuple[float, Llama3Scaling | None]:
     rope = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
+    nested = [name for name, value in rope.items() if isinstance(value, dict)]
+    _require(
+        not nested, f"rope parameters by kind of layer ({', '.join(nested)}) are not supported"
+    )
     theta = float(rope.get("rope_theta", raw.get("rope_theta", 10000.0)))
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind == "linear" and rope.get("factor") == 1:
@@ -211,7 +215,7 @@ def _eos_token_ids(sources: list[dict[str, Any]]) -> tuple[int, ...]:
     for source in sources:
         named = source.get("eos_token_id")
         ids += named if isinstance(named, list) else [] if named is None else [named]
-    return tuple(sorted(set(ids)))
+    return tuple(sorted({int(token_id) for token_id in ids}))
 
 
 def read_json(path: Path) -> dict[str, Any]:
