@@ -7,7 +7,7 @@ import torch
 
 from canopy_kernels.attention.paged_rows import PagedRows
 
-BLOCK_SIZE = 16
+BLOCK_SIZE = 64
 BRANCHES = 2
 
 

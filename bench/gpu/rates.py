@@ -20,7 +20,7 @@ from canopy.tree import DraftTree, Forest, ProposalRow
 from canopy.tree.forest import split_ragged
 from canopy.verifier.stage import TargetVerifier
 
-BLOCK_SIZE = 16
+BLOCK_SIZE = 64
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ DEFAULT_DRAFTER = "default"  # what comes with Canopy for the source, made for t
 DEFAULT_NGRAMS = "default"  # the store that comes with Canopy, where the vocabulary is its own
 LONGEST_MATCH = 8
 MAX_GRAPH_ROWS = 1024
+GPU_BLOCK_SIZES = (64, 128, 256)
 
 
 def _require(condition: bool, message: str) -> None:
@@ -63,10 +64,8 @@ class TargetConfig:
             f'target.dtype = "{self.dtype}" is for the CPU: choose a float type on a GPU',
         )
         _require(self.num_threads >= 0, "target.num_threads must be 0 (all CPUs) or more")
-        _require(
-            0 <= self.max_graph_rows <= MAX_GRAPH_ROWS,
-            f"target.max_graph_rows must be in 0..{MAX_GRAPH_ROWS}",
-        )
+        is_fit = 0 <= self.max_graph_rows <= MAX_GRAPH_ROWS
+        _require(is_fit, f"target.max_graph_rows must be in 0..{MAX_GRAPH_ROWS}")
         _require(
             not self.batch_invariant or (self.device != "cpu" and self.tensor_parallel_size == 1),
             'target.batch_invariant is for one rank on a GPU; on the CPU "int8" and "int4" are so',
@@ -86,10 +85,8 @@ class TargetConfig:
             f'target.dtype = "{self.dtype}" runs on one rank: choose "bfloat16" or "float32", or '
             "tensor_parallel_size = 1",
         )
-        _require(
-            size > 1 or not self.rendezvous,
-            "target.rendezvous is for tensor_parallel_size = 2 or more",
-        )
+        is_fit = size > 1 or not self.rendezvous
+        _require(is_fit, "target.rendezvous is for tensor_parallel_size = 2 or more")
         _require(self.worker_timeout_s >= 2.0, "target.worker_timeout_s must be at least 2")
 
 
@@ -118,11 +115,10 @@ class DrafterConfig:
             'drafter.dtype = "int8" is for an autoregressive drafter: choose float32 or bfloat16',
         )
         _require(self.num_threads >= 0, "drafter.num_threads must be 0 (all CPUs) or more")
-        _require(self.max_nodes >= 1, "drafter.max_nodes must be at least 1")
-        _require(self.row_size >= 1, "drafter.row_size must be at least 1")
+        for name in ("max_nodes", "row_size", "num_candidates"):
+            _require(getattr(self, name) >= 1, f"drafter.{name} must be at least 1")
         _require(self.max_match <= LONGEST_MATCH, f"drafter.max_match is {LONGEST_MATCH} at most")
         _require(1 <= self.min_match <= self.max_match, "drafter.min_match must be in 1..max_match")
-        _require(self.num_candidates >= 1, "drafter.num_candidates must be at least 1")
         _require(
             (self.source == "autoregressive" or self.reads_hidden_states) == bool(self.model),
             'drafter.model is the folder of a drafter: all sources but "none" and "lookup" need it',
@@ -172,10 +168,8 @@ class TreeConfig:
             0.0 < self.entropy_narrow_bits < self.entropy_stop_bits,
             "tree.entropy_stop_bits must exceed tree.entropy_narrow_bits, which is positive",
         )
-        _require(
-            self.profile_seconds == 0.0 or 1.0 <= self.profile_seconds <= 600.0,
-            "tree.profile_seconds must be 0 (never) or in 1..600",
-        )
+        is_fit = self.profile_seconds == 0.0 or 1.0 <= self.profile_seconds <= 600.0
+        _require(is_fit, "tree.profile_seconds must be 0 (never) or in 1..600")
 
 
 @dataclass(frozen=True)
@@ -183,7 +177,7 @@ class CacheConfig:
     """The target's paged KV cache."""
 
     num_tokens: int = 32768  # capacity over all sequences; rounded down to whole blocks
-    block_size: int = 16
+    block_size: int = 16  # tokens; on a GPU 64, 128 or 256: its kernels read whole tiles of a block
     prefix_reuse: bool = True
 
     def __post_init__(self) -> None:
@@ -251,6 +245,11 @@ class Deployment:
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
 
+    def __post_init__(self) -> None:
+        size = self.cache.block_size
+        is_fit = self.target.device == "cpu" or size in GPU_BLOCK_SIZES
+        _require(is_fit, f"cache.block_size = {size}: choose 64, 128 or 256 on a GPU")
+
 
 def parse_deployment(tables: dict[str, Any]) -> Deployment:
     """Build a Deployment from parsed TOML. Raises InvalidDeployment for anything unknown."""
@@ -270,9 +269,8 @@ def _parse_table(name: str, kind: type, table: Any) -> Any:
         expected = hints[key]
         if expected is float and type(value) is int:
             value = float(value)
-        _require(
-            type(value) is expected, f"{name}.{key} must be {expected.__name__}, got {value!r}"
-        )
+        message = f"{name}.{key} must be {expected.__name__}, got {value!r}"
+        _require(type(value) is expected, message)
         values[key] = value
     return kind(**values)
 

@@ -25,6 +25,7 @@ def test_whole_numbers_pass_for_floats():
     ("text", "message"),
     [
         ("[trees]\n", r"unknown table \[trees\]: known are target"),
+        ('[target]\ndtype = "bfloat16"\ndevice = "cuda"\n', "block_size = 16: choose 64"),
         ("[tree]\nbudget = 3\n", r"unknown key tree.budget: known are policy"),
         ("[tree]\nnode_budget = '3'\n", "tree.node_budget must be int"),
         ("[tree]\nnode_budget = true\n", "tree.node_budget must be int"),

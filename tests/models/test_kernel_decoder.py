@@ -10,7 +10,7 @@ from canopy.kv_cache.triton_cache import MAX_MOVES, TritonKVCache
 from canopy.models.decoder import load_decoder
 from canopy.models.step_batch import Segment, assemble_step
 
-BLOCK_SIZE = 4
+BLOCK_SIZE = 16
 NUM_BLOCKS = 24
 TOLERANCE = 1e-4
 TOKENS = [int(t) for t in np.random.default_rng(7).integers(0, 97, 40)]

@@ -19,7 +19,7 @@ from canopy.tree import DraftTree, ProposalRow
 GREEDY = SamplingParams(temperature=0.0, max_tokens=7)
 COUPLED = SamplingParams(seed=11, max_tokens=7, top_k=20, acceptance=Acceptance.COUPLED)
 PROMPTS = [[5, 17, 40], [8, 9, 10, 11, 12, 13]]
-BLOCK_SIZE = 4
+BLOCK_SIZE = 16
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def decoder(tmp_path):
 
 
 def served(decoder, make_tree=None, **options) -> Driver:
-    driver = Driver(96, BLOCK_SIZE, max_step_tokens=4, decoder=decoder, **options)
+    driver = Driver(24 * BLOCK_SIZE, BLOCK_SIZE, max_step_tokens=4, decoder=decoder, **options)
     for prompt, law in zip(PROMPTS, (GREEDY, COUPLED), strict=True):
         driver.add(prompt, law)
     driver.run(*[make_tree] if make_tree else [])

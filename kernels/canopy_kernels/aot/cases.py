@@ -1,114 +1,21 @@
-"""Every kernel at sizes that it is launched with, for compilation without a launch.
+"""Every kernel at sizes that it is launched with."""
 
-A signature names the type of each argument that is no constant: "*bf16" is a pointer, "i32" a
-number, and a tuple stands for a tuple of arguments.
-"""
-
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import triton
 
-from canopy_kernels.attention import (
-    batch_invariant_attention,
-    paged_kv,
-    split_kv,
-    tree_attention_triton,
-)
+from canopy_kernels.aot.attention_cases import attention_cases
+from canopy_kernels.aot.case import POINTERS, KernelCase
+from canopy_kernels.attention import paged_kv
 from canopy_kernels.dense import batch_invariant_linear as linear
 from canopy_kernels.dense import rms_norm
 from canopy_kernels.sampling import block_sums, traversal_triton, tree_walk
 from canopy_kernels.sampling import coupled_argmax as argmax
 from canopy_kernels.sampling import recursive_rejection_triton as rejection
 
-Signature = dict[str, str | tuple[str, ...]]
-
-
-@dataclass(frozen=True)
-class KernelCase:
-    """One kernel with what its launcher fixes at compile time."""
-
-    kernel: Any
-    name: str
-    signature: Signature
-    constants: dict[str, int]
-    options: dict[str, int] = field(default_factory=dict)  # num_warps, num_stages
-    multiples_of_16: tuple[tuple[int, ...], ...] = ()  # places of such numbers among the arguments
-
-    def full_signature(self) -> Signature:
-        """All arguments in order, constants included."""
-        types = {**self.signature, **dict.fromkeys(self.constants, "constexpr")}
-        return {name: types[name] for name in self.kernel.arg_names}
-
-    def alignment(self) -> dict[tuple[int, ...], list[list[Any]]]:
-        """Every pointer is a multiple of 16 bytes, as those of torch's allocations are."""
-        places = (*self._pointers(), *self.multiples_of_16)
-        return {place: [["tt.divisibility", 16]] for place in places}
-
-    def _pointers(self) -> Iterator[tuple[int, ...]]:
-        for index, types in enumerate(self.full_signature().values()):
-            if isinstance(types, tuple):
-                yield from ((index, i) for i, kind in enumerate(types) if kind.startswith("*"))
-            elif types.startswith("*"):
-                yield (index,)
-
-
-def _attention(dtype: torch.dtype, head_dim: int, group: int) -> KernelCase:
-    tiling = tree_attention_triton.Tiling.of(dtype, head_dim)
-    pointer = {torch.bfloat16: "*bf16", torch.float32: "*fp32"}[dtype]
-    return KernelCase(
-        tree_attention_triton._attend_part_kernel,
-        f"{pointer[1:]}, head_dim {head_dim}, group {group}",
-        {
-            "tensors": (pointer,) * 3,
-            "sequences": ("*i32", "*i32", "i32"),
-            "blocks": ("*i32", "i32", "i32"),
-            "ancestors": ("*i64", "i32"),
-            "parts": ("*fp32", "*fp32", "i32"),
-            "scale": "fp32",
-        },
-        {
-            "GROUP": group,
-            "HEAD_DIM": head_dim,
-            "BLOCK_DIM": triton.next_power_of_2(head_dim),
-            "BLOCK_SEQUENCES": 64,
-            "TILE_ROWS": tiling.rows,
-            "TILE_KEYS": tiling.keys,
-        },
-        {"num_warps": tiling.num_warps, "num_stages": tiling.num_stages},
-    )
-
-
-def _path_attention(dtype: torch.dtype, head_dim: int, group: int) -> KernelCase:
-    pointer = {torch.bfloat16: "*bf16", torch.float32: "*fp32"}[dtype]
-    tile, options = batch_invariant_attention.tile_of(dtype)
-    return KernelCase(
-        batch_invariant_attention._attend_path_kernel,
-        f"{pointer[1:]}, head_dim {head_dim}, group {group}",
-        {
-            "tensors": (pointer,) * 3,
-            "paths": ("*i32", "*i32", "*i32", "*i32", "*i64"),
-            "tables_ptr": "*i32",
-            "max_blocks": "i32",
-            "block_size": "i32",
-            "parts": ("*fp32", "*fp32"),
-            "scale": "fp32",
-        },
-        {
-            "GROUP": group,
-            "HEAD_DIM": head_dim,
-            "BLOCK_DIM": triton.next_power_of_2(head_dim),
-            "HEADS": batch_invariant_attention.MIN_HEADS,
-            "TILE": tile,
-        },
-        options,
-    )
-
 
 def _linear(dtype: torch.dtype) -> KernelCase:
-    pointer = {torch.bfloat16: "*bf16", torch.float32: "*fp32"}[dtype]
+    pointer = POINTERS[dtype]
     tiling = linear.LinearTiling.of(dtype)
     return KernelCase(
         linear._multiply_part_kernel,
@@ -124,20 +31,6 @@ def _linear(dtype: torch.dtype) -> KernelCase:
         {"ROWS": tiling.rows, "OUTS": tiling.outs, "INNER": tiling.inner},
         {"num_warps": tiling.num_warps, "num_stages": tiling.num_stages},
         multiples_of_16=((2,), (3,), (4,), (5,)),
-    )
-
-
-def _merge(head_dim: int) -> KernelCase:
-    block_dim = triton.next_power_of_2(head_dim)
-    return KernelCase(
-        tree_attention_triton._merge_parts_kernel,
-        f"bf16, head_dim {head_dim}, 33 parts",
-        {
-            "parts": ("*fp32", "*fp32"),
-            "out_ptr": "*bf16",
-            "sequences": ("*i32", "*i32", "i32"),
-        },
-        {"HEAD_DIM": head_dim, "BLOCK_DIM": block_dim, "BLOCK_SEQUENCES": 64, "BLOCK_PARTS": 64},
     )
 
 
@@ -161,23 +54,7 @@ def _sparse_walk(kernel: Any, options: dict[str, int]) -> KernelCase:
     )
 
 
-CASES = [
-    _attention(torch.bfloat16, 64, 3),
-    _attention(torch.bfloat16, 128, 4),
-    _attention(torch.bfloat16, 256, 4),
-    _attention(torch.float32, 128, 4),
-    _attention(torch.float32, 256, 4),
-    _merge(128),
-    _merge(256),
-    _path_attention(torch.bfloat16, 128, 4),
-    _path_attention(torch.bfloat16, 256, 4),
-    _path_attention(torch.float32, 256, 4),
-    KernelCase(
-        batch_invariant_attention._merge_path_kernel,
-        "bf16, head_dim 256, 32 parts",
-        {"parts": ("*fp32", "*fp32"), "out_ptr": "*bf16", "lengths_ptr": "*i32"},
-        {"HEAD_DIM": 256, "BLOCK_DIM": 256, "BLOCK_PARTS": split_kv.MAX_SPLITS},
-    ),
+_OTHERS = [
     _linear(torch.bfloat16),
     _linear(torch.float32),
     KernelCase(
@@ -281,3 +158,8 @@ CASES = [
     _sparse_walk(rejection._recursive_rejection_kernel, rejection.OPTIONS),
     _sparse_walk(traversal_triton._traversal_kernel, traversal_triton.OPTIONS),
 ]
+
+
+def cases(capability: int) -> list[KernelCase]:
+    """Every kernel; what depends on the compute capability is chosen for this one."""
+    return [*attention_cases(capability), *_OTHERS]

@@ -1,32 +1,32 @@
-"""Registers, spills and shared memory of every kernel, compiled ahead of time; needs no GPU.
+"""What every kernel takes of a card, compiled ahead of time; needs no GPU.
 
     python -m canopy_kernels.aot.report [--json] [capability ...]
 
-Each case is compiled for the compute capabilities given (all of CAPABILITIES if none is) and the
-numbers are read from the cubin by the cuobjdump of the Triton wheel. A stack frame is what
-registers spill to.
+Each case is compiled for the compute capabilities given (all of CAPABILITIES if none is). A stack
+frame is what registers spill to.
 """
 
 import argparse
-import itertools
 import json
 import multiprocessing
-import re
-import subprocess
-import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from canopy_kernels.aot.cases import CASES
+from canopy_kernels.aot.cases import cases
+from canopy_kernels.aot.inspection import (
+    blocks_per_sm,
+    copies_in_flight,
+    num_repeated_products,
+    resource_usage,
+)
 
 CAPABILITIES = (80, 90, 100, 120)
-_FORMAT = "{:28} {:52} {:>10} {:>9} {:>11} {:>12}"
+_FORMAT = "{:28} {:52}" + " {:>20}" * 9
 
 
 @dataclass(frozen=True)
@@ -39,40 +39,41 @@ class CompiledKernel:
     registers: int  # per thread
     spill_bytes: int  # per thread
     shared_bytes: int  # per block
+    blocks_per_sm: int  # that fit at once, by registers and shared memory
+    min_blocks_per_sm: int  # that the case is made for
+    copies_in_flight: int  # while a tile is computed
+    min_copies_in_flight: int
+    repeated_products: int  # matrix products that several warps compute in full
 
 
 def compile_report(capabilities: Sequence[int] = CAPABILITIES) -> list[CompiledKernel]:
     """One row per case and capability. Raises what the compiler raises."""
-    jobs = list(itertools.product(range(len(CASES)), capabilities))
+    jobs = [(c, index) for c in capabilities for index in range(len(cases(c)))]
     spawning = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(mp_context=spawning) as pool:
         return list(pool.map(_compile, *zip(*jobs, strict=True)))
 
 
-def _compile(index: int, capability: int) -> CompiledKernel:
-    case = CASES[index]
+def _compile(capability: int, index: int) -> CompiledKernel:
+    case = cases(capability)[index]
     source = ASTSource(case.kernel, case.full_signature(), case.constants, case.alignment())
     target = GPUTarget("cuda", capability, 32)
     compiled = triton.compile(source, target=target, options=case.options)
-    usage = _resource_usage(compiled.asm["cubin"])
+    usage, ttgir = resource_usage(compiled.asm["cubin"]), compiled.asm["ttgir"]
+    shared_bytes, num_warps = compiled.metadata.shared, compiled.metadata.num_warps
     return CompiledKernel(
         case.kernel.__name__.strip("_"),
         case.name,
         capability,
         usage["REG"],
         usage["STACK"] + usage["LOCAL"],
-        compiled.metadata.shared,
+        shared_bytes,
+        blocks_per_sm(usage["REG"], num_warps, shared_bytes, capability),
+        case.min_blocks_per_sm,
+        copies_in_flight(ttgir),
+        int(case.overlaps_copies),
+        num_repeated_products(ttgir),
     )
-
-
-def _resource_usage(cubin: bytes) -> dict[str, int]:
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        command = [str(tool), "-res-usage", file.name]
-        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return {name: int(value) for name, value in re.findall(r"\b([A-Z]+):(\d+)", text)}
 
 
 def main() -> None:

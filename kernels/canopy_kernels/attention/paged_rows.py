@@ -8,6 +8,8 @@ import torch
 
 from canopy_kernels.attention.ancestor_bits import ancestor_bits
 from canopy_kernels.attention.paths import Paths
+from canopy_kernels.attention.tree_mask import TreeMask
+from canopy_kernels.attention.work_list import WorkList, WorkShape
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,22 @@ class PagedRows:
     def ancestor_bits(self) -> torch.Tensor:
         """int64 [T, words] of canopy_kernels.attention.ancestor_bits; built once for all layers."""
         return ancestor_bits(self.parent_rows, self.row_starts)
+
+    @cached_property
+    def tree_mask(self) -> TreeMask:
+        """Built once for all layers."""
+        return TreeMask.of(self.parent_rows, self.row_starts)
+
+    def work_list(self, shape: WorkShape) -> WorkList:
+        """Built once for all layers of one shape."""
+        if shape not in self._work_lists:
+            lengths, num_rows = self.context_lengths, len(self.parent_rows)
+            self._work_lists[shape] = WorkList.of(self.row_starts, lengths, num_rows, shape)
+        return self._work_lists[shape]
+
+    @cached_property
+    def _work_lists(self) -> dict[WorkShape, WorkList]:
+        return {}
 
     @cached_property
     def paths(self) -> Paths:

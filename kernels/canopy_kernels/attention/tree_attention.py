@@ -25,6 +25,7 @@ import torch
 from numba import njit, types
 from numba.extending import overload
 
+from canopy_kernels.attention.options import PLAIN, AttentionOptions
 from canopy_kernels.attention.paged_rows import PagedRows
 from canopy_kernels.attention.tree_attention_triton import launch_tree_attention
 from canopy_kernels.cpu.exp2 import exp2
@@ -36,7 +37,12 @@ _SERIAL_WORK = 300_000
 
 
 def tree_attention_reference(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, rows: PagedRows, scale: float
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    rows: PagedRows,
+    scale: float,
+    options: AttentionOptions = PLAIN,
 ) -> torch.Tensor:
     """`tree_attention`, row by row in plain torch; float64 stays so."""
     exact = torch.promote_types(query.dtype, torch.float32)
@@ -51,24 +57,43 @@ def tree_attention_reference(
             path = [row]
             while parents[path[0]] >= 0:
                 path.insert(0, parents[path[0]])
-            slots = torch.cat((context, rows.slots[path]))
+            slots = torch.cat((context, rows.slots[path]))[-options.window :]
             path_keys = keys[slots].to(exact).repeat_interleave(group, dim=1)  # [n, H, D]
             path_values = values[slots].to(exact).repeat_interleave(group, dim=1)
             scores = scale * torch.einsum("hd,nhd->hn", query[row].to(exact), path_keys)
-            weights = torch.softmax(scores, dim=1)
+            weights = _softmax_reference(scores, options)
             out[row] = torch.einsum("hn,nhd->hd", weights, path_values).to(query.dtype)
     return out
 
 
+def _softmax_reference(scores: torch.Tensor, options: AttentionOptions) -> torch.Tensor:
+    """float32 [H, n] weights of scores [H, n]."""
+    if options.soft_cap:
+        scores = options.soft_cap * torch.tanh(scores / options.soft_cap)
+    if options.sinks is None:
+        return torch.softmax(scores, dim=1)
+    return torch.softmax(torch.cat((scores, options.sinks[:, None]), dim=1), dim=1)[:, :-1]
+
+
 def tree_attention(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, rows: PagedRows, scale: float
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    rows: PagedRows,
+    scale: float,
+    options: AttentionOptions = PLAIN,
 ) -> torch.Tensor:
-    """The op of the module docstring; the result has the query's shape and dtype."""
+    """The op of the module docstring; the result has the query's shape and dtype.
+
+    On the CPU options take the path of the reference, which is slow.
+    """
     assert query.shape[2] == keys.shape[2]
     assert query.shape[1] % keys.shape[1] == 0
     assert keys.shape == values.shape
     if query.is_cuda:
-        return launch_tree_attention(query, keys, values, rows, scale)
+        return launch_tree_attention(query, keys, values, rows, scale, options)
+    if options != PLAIN:
+        return tree_attention_reference(query, keys, values, rows, scale, options)
     out = torch.empty(query.shape, dtype=torch.float32)
     arguments = (
         _numpy_view(query.contiguous()),
