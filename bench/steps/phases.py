@@ -40,7 +40,7 @@ _clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32
 
 
 @njit(cache=True, nogil=True)
-def tick(clock, phase, context):  # type: ignore[no-untyped-def]
+def tick(clock, phase, context):
     """Note the time at the end of a phase; clock: int64 [n, 3], its row 0 counts the others."""
     if context.worker == 0 and clock[0, 0] + 1 < len(clock):
         clock[0, 0] += 1

@@ -21,7 +21,7 @@ _BINS_A_NAT = np.float32(16.0)  # the last bin holds whatever is 32 nats below t
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def candidates(logits, temperature, num, wanted):  # type: ignore[no-untyped-def]
+def candidates(logits, temperature, num, wanted):
     """(int32 [num] columns, rising; tail).
 
     logits: float32 [V], num <= V. The best columns, to within a sixteenth of a nat, and `wanted`
@@ -52,7 +52,7 @@ def candidates(logits, temperature, num, wanted):  # type: ignore[no-untyped-def
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _last_bin(bins, num):  # type: ignore[no-untyped-def]
+def _last_bin(bins, num):
     """(the bin with which the first ones hold `num` or more, what those before it hold)."""
     counts = np.zeros(_BINS, np.int64)
     for place in bins:
@@ -65,7 +65,7 @@ def _last_bin(bins, num):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def scores_of(logits, columns, out, state, temperature):  # type: ignore[no-untyped-def]
+def scores_of(logits, columns, out, state, temperature):
     """float32 [n] of the candidates, nothing copied. out: W2, float32 [V, rank]."""
     scores = np.empty(len(columns), np.float32)
     for index, column in enumerate(columns):
@@ -74,7 +74,7 @@ def scores_of(logits, columns, out, state, temperature):  # type: ignore[no-unty
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def best_of(scores, tail, num):  # type: ignore[no-untyped-def]
+def best_of(scores, tail, num):
     """(int64 [min(num, n)] places of the best, best first; their log-probs; the entropy in bits).
 
     The tail counts as one token. Of equal scores the first place comes first.
@@ -108,7 +108,7 @@ def best_of(scores, tail, num):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def state_of(code, row_code, step, before):  # type: ignore[no-untyped-def]
+def state_of(code, row_code, step, before):
     """float32 [rank]. step: W4. before: float32 [rank], or [0] at the anchor."""
     state = np.empty(len(code), np.float32)
     for i in range(len(code)):

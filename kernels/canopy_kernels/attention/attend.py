@@ -48,7 +48,7 @@ class Pages(NamedTuple):
 
 
 @triton.jit(do_not_specialize=["num_kv_heads"])
-def attend_kernel(  # type: ignore[no-untyped-def]
+def attend_kernel(
     tensors,
     work,
     mask,
@@ -147,20 +147,20 @@ def attend_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _place(table_ptr, start, stride, PAGE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _place(table_ptr, start, stride, PAGE: tl.constexpr):
     """int64: where the tile of keys that begins at `start` lies in the cache."""
     return (tl.load(table_ptr + start // PAGE).to(tl.int64) * PAGE + start % PAGE) * stride
 
 
 @triton.jit
-def _load_tile(pointers, is_dim, HEAD_DIM: tl.constexpr, BLOCK_DIM: tl.constexpr):  # type: ignore[no-untyped-def]
+def _load_tile(pointers, is_dim, HEAD_DIM: tl.constexpr, BLOCK_DIM: tl.constexpr):
     if HEAD_DIM == BLOCK_DIM:
         return tl.load(pointers)
     return tl.load(pointers, is_dim, 0.0)
 
 
 @triton.jit
-def _scores(query, keys, scale, SOFT_CAP: tl.constexpr):  # type: ignore[no-untyped-def]
+def _scores(query, keys, scale, SOFT_CAP: tl.constexpr):
     """float32 [TILE_ROWS, TILE_KEYS] base-2 scores, under the soft cap."""
     scores = tl.dot(query, keys.T, input_precision="ieee") * scale
     if SOFT_CAP > 0.0:
@@ -169,7 +169,7 @@ def _scores(query, keys, scale, SOFT_CAP: tl.constexpr):  # type: ignore[no-unty
 
 
 @triton.jit
-def _accumulate(scores, values, state):  # type: ignore[no-untyped-def]
+def _accumulate(scores, values, state):
     """The running softmax after one more tile of keys."""
     peak, total, out = state
     new_peak = tl.maximum(peak, tl.max(scores, 1))
@@ -182,9 +182,7 @@ def _accumulate(scores, values, state):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _visible(  # type: ignore[no-untyped-def]
-    mask, rows, entries, start, TILE_KEYS: tl.constexpr, WINDOW: tl.constexpr
-):
+def _visible(mask, rows, entries, start, TILE_KEYS: tl.constexpr, WINDOW: tl.constexpr):
     """bool [TILE_ROWS, TILE_KEYS]: is the key on the row's path, and in its window?"""
     first_row, local, is_row, context, chain, end = rows
     own = start - context + tl.arange(0, TILE_KEYS)  # negative: a token of the context
@@ -202,7 +200,7 @@ def _visible(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _has_bit(bits_ptrs, is_row, first, TILE_KEYS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _has_bit(bits_ptrs, is_row, first, TILE_KEYS: tl.constexpr):
     """bool [TILE_ROWS, TILE_KEYS]: is the tree's row `first + column` an ancestor, or the row?
 
     A tile is no longer than a word, so its bits lie in two words that stand side by side.

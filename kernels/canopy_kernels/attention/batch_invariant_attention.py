@@ -87,7 +87,7 @@ def launch_batch_invariant_attention(
 
 
 @triton.jit(do_not_specialize=["max_blocks"])  # one program for all batches
-def _attend_path_kernel(  # type: ignore[no-untyped-def]
+def _attend_path_kernel(
     tensors,  # query [T, H, D], keys and values [num_slots, KVH, D]
     paths,  # rows int32 [T, T], lengths, contexts and sequences int32 [T], slots int64 [T]
     tables_ptr,  # int32 [S, max_blocks]
@@ -149,7 +149,7 @@ def _attend_path_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _merge_path_kernel(  # type: ignore[no-untyped-def]
+def _merge_path_kernel(
     parts,  # out float32 [splits, T, H, D], lse float32 [splits, T, H]
     out_ptr,  # [T, H, D]
     lengths_ptr,  # int32 [T]

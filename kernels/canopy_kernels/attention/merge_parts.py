@@ -12,7 +12,7 @@ MERGE_ROWS = 16
 
 
 @triton.jit
-def merge_parts_kernel(  # type: ignore[no-untyped-def]
+def merge_parts_kernel(
     parts,
     out_ptr,  # [T, H, D]
     work,

@@ -78,7 +78,7 @@ def launch_write_kv(
 
 
 @triton.jit
-def _write_kv_kernel(  # type: ignore[no-untyped-def]
+def _write_kv_kernel(
     keys_ptr,  # [num_slots, width]
     values_ptr,  # [num_slots, width]
     slots_ptr,  # int64 [T]
@@ -143,7 +143,7 @@ def launch_commit_kv(
 
 
 @triton.jit
-def _commit_kv_kernel(  # type: ignore[no-untyped-def]
+def _commit_kv_kernel(
     keys_ptr,  # [num_layers, num_slots, width]
     values_ptr,  # [num_layers, num_slots, width]
     sources_ptr,  # int64 [S, num_moves]

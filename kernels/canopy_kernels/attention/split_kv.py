@@ -45,14 +45,14 @@ def new_parts(
 
 
 @triton.jit
-def split_of(length):  # type: ignore[no-untyped-def]
+def split_of(length):
     """Tokens of one part of so many."""
     even = tl.cdiv(tl.cdiv(length, _MAX_SPLITS), _WORD) * _WORD
     return tl.maximum(even, _MIN_SPLIT)
 
 
 @triton.jit
-def merged_parts(parts, place, plane, num_parts, dims, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def merged_parts(parts, place, plane, num_parts, dims, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr):
     """float32 [BLOCK_DIM] of the parts of one row and head; 0 without parts.
 
     parts: out float32 [parts, plane, HEAD_DIM] and lse float32 [parts, plane], plane being the

@@ -134,19 +134,19 @@ def _numpy_view(tensor: torch.Tensor) -> np.ndarray:
     return (tensor.view(torch.int16) if is_bfloat16 else tensor).numpy()
 
 
-def _widen(number):  # type: ignore[no-untyped-def]
+def _widen(number):
     """float32 of a stored number."""
 
 
 @overload(_widen, inline="always")
-def _widen_overload(number):  # type: ignore[no-untyped-def]
+def _widen_overload(number):
     if number == types.int16:
         return lambda number: np.int32(np.int32(number) << 16).view(np.float32)
     return lambda number: number
 
 
 @njit(cache=True, nogil=True, fastmath=_FIXED_ORDER, error_model="numpy")
-def _attend_share(query, keys, values, layout, scale, out, worker, num_workers):  # type: ignore[no-untyped-def]
+def _attend_share(query, keys, values, layout, scale, out, worker, num_workers):
     """Workers take (KV head, row) pairs in turn: neighbours share a head's cached keys."""
     num_rows, num_heads, _ = query.shape
     num_kv_heads = keys.shape[1]
@@ -168,12 +168,12 @@ def _attend_share(query, keys, values, layout, scale, out, worker, num_workers):
 
 
 @njit(inline="always")
-def _padded(length):  # type: ignore[no-untyped-def]
+def _padded(length):
     return (length + 3) // 4 * 4
 
 
 @njit(inline="always")
-def _measure_paths(layout):  # type: ignore[no-untyped-def]
+def _measure_paths(layout):
     """Of every row its sequence, and how many tokens its path has."""
     _, parents, starts, context_lengths, _, _ = layout
     sequences = np.empty(len(parents), np.int64)
@@ -187,7 +187,7 @@ def _measure_paths(layout):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _fill_path(path, length, row, sequence, layout):  # type: ignore[no-untyped-def]
+def _fill_path(path, length, row, sequence, layout):
     """Slots of the row's path, the last one repeated up to the padded length."""
     slots, parents, _, context_lengths, block_tables, block_size = layout
     context_length = context_lengths[sequence]
@@ -202,7 +202,7 @@ def _fill_path(path, length, row, sequence, layout):  # type: ignore[no-untyped-
 
 
 @njit(inline="always")
-def _score(query, keys, path, place, scores):  # type: ignore[no-untyped-def]
+def _score(query, keys, path, place, scores):
     """Four keys at a time, for all query heads that share them: sums stay in registers."""
     row, kv_head = place
     group = scores.shape[0]
@@ -222,7 +222,7 @@ def _score(query, keys, path, place, scores):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _softmax(row, scale):  # type: ignore[no-untyped-def]
+def _softmax(row, scale):
     """In place: powers of two of scale * score, normalized."""
     highest = row[0]
     for index in range(len(row)):
@@ -237,7 +237,7 @@ def _softmax(row, scale):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _weigh(weights, values, path, place, out):  # type: ignore[no-untyped-def]
+def _weigh(weights, values, path, place, out):
     """Four values at a time, to load and store the output less often."""
     row, kv_head = place
     group = weights.shape[0]

@@ -46,7 +46,7 @@ class TreeMask(NamedTuple):
 
 
 @triton.jit
-def _tree_mask_kernel(parent_rows_ptr, row_starts_ptr, mask):  # type: ignore[no-untyped-def]
+def _tree_mask_kernel(parent_rows_ptr, row_starts_ptr, mask):
     sequence = tl.program_id(0)
     first = tl.load(row_starts_ptr + sequence)
     num_rows = tl.load(row_starts_ptr + sequence + 1) - first
@@ -63,7 +63,7 @@ def _tree_mask_kernel(parent_rows_ptr, row_starts_ptr, mask):  # type: ignore[no
 
 
 @triton.jit
-def _walk(parent_rows_ptr, first, rows, is_row, chain, mask):  # type: ignore[no-untyped-def]
+def _walk(parent_rows_ptr, first, rows, is_row, chain, mask):
     """Follow the parents of a block of rows to the chain, all rows at once."""
     words = tl.arange(0, _WORDS)
     bits = tl.zeros((_BLOCK, _WORDS), tl.int64)
@@ -87,7 +87,7 @@ def _walk(parent_rows_ptr, first, rows, is_row, chain, mask):  # type: ignore[no
 
 
 @triton.jit
-def _parents(parent_rows_ptr, first, rows, is_row):  # type: ignore[no-untyped-def]
+def _parents(parent_rows_ptr, first, rows, is_row):
     """int32: the parents of some rows, numbered within the sequence; -1 for the context."""
     parents = tl.load(parent_rows_ptr + first + rows, is_row, -1)
     return tl.where(parents >= 0, parents - first, -1)

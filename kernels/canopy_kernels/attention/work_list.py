@@ -84,7 +84,7 @@ def fewest_tiles(num_rows: int, shape: WorkShape) -> int:
 
 
 @triton.jit(do_not_specialize=["num_sequences", "num_rows", "max_split_items"])
-def _list_work_kernel(  # type: ignore[no-untyped-def]
+def _list_work_kernel(
     row_starts_ptr,
     context_lengths_ptr,
     num_sequences,
@@ -121,7 +121,7 @@ def _list_work_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _write_items(  # type: ignore[no-untyped-def]
+def _write_items(
     inputs,
     work,
     place,
@@ -154,7 +154,7 @@ def _write_items(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _sequences(inputs, sequences):  # type: ignore[no-untyped-def]
+def _sequences(inputs, sequences):
     """First row, number of rows, context of some sequences; number S holds the rows behind."""
     row_starts_ptr, context_lengths_ptr, num_sequences, num_rows = inputs
     is_real = sequences < num_sequences
@@ -164,7 +164,7 @@ def _sequences(inputs, sequences):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _first_key(context, WINDOW: tl.constexpr, TILE_KEYS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _first_key(context, WINDOW: tl.constexpr, TILE_KEYS: tl.constexpr):
     """The tile of keys where the window of a sequence's first row begins."""
     if WINDOW == 0:
         return context * 0
@@ -172,12 +172,12 @@ def _first_key(context, WINDOW: tl.constexpr, TILE_KEYS: tl.constexpr):  # type:
 
 
 @triton.jit
-def _num_parts(span, length):  # type: ignore[no-untyped-def]
+def _num_parts(span, length):
     return tl.maximum(tl.cdiv(span, length), 1)
 
 
 @triton.jit
-def _part_length(spans, num_tiles, max_split_items, TILE_KEYS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _part_length(spans, num_tiles, max_split_items, TILE_KEYS: tl.constexpr):
     """The shortest length for which all items have a place; longer than any context if none has."""
     growth = tl.exp2(tl.arange(0, _NUM_LENGTHS) * 0.32192809)  # powers of 1.25
     lengths = (growth * (_MIN_PART // TILE_KEYS)).to(tl.int32) * TILE_KEYS

@@ -32,13 +32,13 @@ def are_tiles_permitted() -> bool:
     return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0)
 
 
-def configure_tiles(builder, shapes):  # type: ignore[no-untyped-def]
+def configure_tiles(builder, shapes):
     """Give tile registers 0, 1, ... heights and widths in bytes, and zero them."""
     configuration = cgutils.alloca_once(builder, ir.ArrayType(_BYTE, _CONFIGURATION_SIZE))
     cgutils.memset(builder, configuration, INT64(_CONFIGURATION_SIZE), 0)
     first = builder.ptrtoint(configuration, INT64)
 
-    def put(offset, value):  # type: ignore[no-untyped-def]
+    def put(offset, value):
         element_address = builder.inttoptr(builder.add(first, INT64(offset)), _ADDRESS)
         builder.store(builder.trunc(value, _BYTE), element_address)
 
@@ -49,32 +49,32 @@ def configure_tiles(builder, shapes):  # type: ignore[no-untyped-def]
     _call(builder, "ldtilecfg", builder.bitcast(configuration, _ADDRESS))
 
 
-def release_tiles(builder):  # type: ignore[no-untyped-def]
+def release_tiles(builder):
     """Say that the registers hold nothing, so that nobody saves them."""
     _call(builder, "tilerelease")
 
 
-def load_tile(builder, tile, address, stride):  # type: ignore[no-untyped-def]
+def load_tile(builder, tile, address, stride):
     """Rows that lie `stride` bytes apart."""
     _call(builder, "tileloadd64", _BYTE(tile), builder.inttoptr(address, _ADDRESS), stride)
 
 
-def store_tile(builder, tile, address, stride):  # type: ignore[no-untyped-def]
+def store_tile(builder, tile, address, stride):
     """The inverse of `load_tile`."""
     _call(builder, "tilestored64", _BYTE(tile), builder.inttoptr(address, _ADDRESS), stride)
 
 
-def zero_tile(builder, tile):  # type: ignore[no-untyped-def]
+def zero_tile(builder, tile):
     _call(builder, "tilezero", _BYTE(tile))
 
 
-def add_products(builder, sums, rows, columns, rows_are_signed):  # type: ignore[no-untyped-def]
+def add_products(builder, sums, rows, columns, rows_are_signed):
     """sums[m, n] += products of 4 bytes of rows[m] and of columns[., n], int32; columns int8."""
     name = "tdpbssd" if rows_are_signed else "tdpbusd"
     _call(builder, name, _BYTE(sums), _BYTE(rows), _BYTE(columns))
 
 
-def _call(builder, name, *arguments):  # type: ignore[no-untyped-def]
+def _call(builder, name, *arguments):
     kind = ir.FunctionType(ir.VoidType(), [argument.type for argument in arguments])
     function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.x86.{name}")
     builder.call(function, arguments)

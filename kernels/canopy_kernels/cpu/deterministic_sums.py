@@ -33,42 +33,42 @@ _CHAINS = 4
 
 
 @njit(inline="always")
-def total(a):  # type: ignore[no-untyped-def]
+def total(a):
     """a: float32 [n], contiguous."""
     return _total(a.ctypes.data, np.int64(len(a)))
 
 
 @njit(inline="always")
-def dot(a, b):  # type: ignore[no-untyped-def]
+def dot(a, b):
     """a, b: float32 [n], contiguous."""
     return dot_at(a.ctypes.data, b.ctypes.data, np.int64(len(a)))
 
 
 @intrinsic
-def _total(context, a, count):  # type: ignore[no-untyped-def]
-    def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+def _total(context, a, count):
+    def codegen(context, builder, signature, arguments):
         return _emit_sum(builder, arguments[:1], arguments[1])
 
     return types.float32(a, count), codegen
 
 
 @intrinsic
-def dot_at(context, a, b, count):  # type: ignore[no-untyped-def]
+def dot_at(context, a, b, count):
     """`dot` of float32 [count] at two addresses."""
 
-    def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, arguments):
         return _emit_sum(builder, arguments[:2], arguments[2])
 
     return types.float32(a, b, count), codegen
 
 
-def _emit_sum(builder, factors, count):  # type: ignore[no-untyped-def]
+def _emit_sum(builder, factors, count):
     """Of the products of what lies at the addresses of factors."""
     chains = [cgutils.alloca_once_value(builder, ir.Constant(FLOATS, None)) for _ in range(_CHAINS)]
     in_turn = builder.and_(count, INT64(-LANES * _CHAINS))
     whole = builder.and_(count, INT64(-LANES))
 
-    def add(chain, index):  # type: ignore[no-untyped-def]
+    def add(chain, index):
         product = _product(builder, factors, index, FLOATS)
         builder.store(builder.fadd(builder.load(chain), product), chain)
 
@@ -85,7 +85,7 @@ def _emit_sum(builder, factors, count):  # type: ignore[no-untyped-def]
     return builder.load(result)
 
 
-def _fold(builder, vectors):  # type: ignore[no-untyped-def]
+def _fold(builder, vectors):
     """The sum of all lanes of all vectors, two and two."""
     vectors = list(vectors)
     while len(vectors) > 1:
@@ -97,6 +97,6 @@ def _fold(builder, vectors):  # type: ignore[no-untyped-def]
     return builder.extract_element(lanes, INT32(0))
 
 
-def _product(builder, factors, index, kind):  # type: ignore[no-untyped-def]
+def _product(builder, factors, index, kind):
     loaded = [load(builder, element_address(builder, factor, 4, index), kind) for factor in factors]
     return functools.reduce(builder.fmul, loaded)

@@ -12,7 +12,7 @@ LOG2_E = np.float32(1.4426950408889634)
 
 
 @njit(inline="always")
-def exp2(x):  # type: ignore[no-untyped-def]
+def exp2(x):
     """2^x for float32 x <= 0, by the polynomial of Cephes' exp2f; 2^-126 at least."""
     x = max(x, np.float32(-126.0))
     nearest = np.int32(x - np.float32(0.5))
@@ -28,7 +28,7 @@ def exp2(x):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def reciprocal(x):  # type: ignore[no-untyped-def]
+def reciprocal(x):
     """1 / x for float32 x in [1, 2], off by at most one unit in the last place.
 
     Newton's iteration from the straight line that is off by at most 1/17 there.
@@ -40,10 +40,10 @@ def reciprocal(x):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def fma(context, a, b, c):  # type: ignore[no-untyped-def]
+def fma(context, a, b, c):
     """a * b + c, rounded once; float32."""
 
-    def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, arguments):
         return builder.fma(*arguments)
 
     return types.float32(types.float32, types.float32, types.float32), codegen

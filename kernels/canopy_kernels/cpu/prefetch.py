@@ -8,15 +8,15 @@ from canopy_kernels.cpu.simd_ir import prefetch_line
 
 
 @njit(inline="always")
-def prefetch(array):  # type: ignore[no-untyped-def]
+def prefetch(array):
     """Ask for all of a contiguous array."""
     for offset in range(0, array.size * array.itemsize, LINE):
         _prefetch_line(array.ctypes.data + offset)
 
 
 @intrinsic
-def _prefetch_line(context, address):  # type: ignore[no-untyped-def]
-    def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+def _prefetch_line(context, address):
+    def codegen(context, builder, signature, arguments):
         prefetch_line(builder, arguments[0])
         return context.get_dummy_value()
 

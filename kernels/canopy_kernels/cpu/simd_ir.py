@@ -32,27 +32,27 @@ def has_wide_registers() -> bool:
     return has_feature("avx512bw")
 
 
-def fields(builder, aggregate):  # type: ignore[no-untyped-def]
+def fields(builder, aggregate):
     """The elements of a tuple."""
     return [builder.extract_value(aggregate, i) for i in range(len(aggregate.type.elements))]
 
 
-def element_address(builder, address, size, index):  # type: ignore[no-untyped-def]
+def element_address(builder, address, size, index):
     """address + size * index."""
     return builder.add(address, builder.mul(index, ir.Constant(INT64, size)))
 
 
-def load(builder, address, kind):  # type: ignore[no-untyped-def]
+def load(builder, address, kind):
     """What lies at an address, aligned or not."""
     return builder.load(builder.inttoptr(address, kind.as_pointer()), align=1)
 
 
-def store(builder, value, address):  # type: ignore[no-untyped-def]
+def store(builder, value, address):
     """Put a vector of numbers of four bytes at an address."""
     builder.store(value, builder.inttoptr(address, value.type.as_pointer()), align=4)
 
 
-def broadcast(builder, scalar, lanes=LANES):  # type: ignore[no-untyped-def]
+def broadcast(builder, scalar, lanes=LANES):
     """The scalar in every lane."""
     undefined = ir.Constant(ir.VectorType(scalar.type, lanes), ir.Undefined)
     first = builder.insert_element(undefined, scalar, ir.Constant(INT32, 0))
@@ -60,7 +60,7 @@ def broadcast(builder, scalar, lanes=LANES):  # type: ignore[no-untyped-def]
     return builder.shuffle_vector(first, undefined, zeros)
 
 
-def halves(builder, vector):  # type: ignore[no-untyped-def]
+def halves(builder, vector):
     """The lower and the upper lanes of a vector."""
     undefined, count = ir.Constant(vector.type, ir.Undefined), vector.type.count // 2
     kind = ir.VectorType(INT32, count)
@@ -72,7 +72,7 @@ def halves(builder, vector):  # type: ignore[no-untyped-def]
     ]
 
 
-def add_pairs(builder, pairs):  # type: ignore[no-untyped-def]
+def add_pairs(builder, pairs):
     """Lane i is pairs[2i] + pairs[2i + 1]; of products of int16 it becomes one instruction."""
     undefined = ir.Constant(pairs.type, ir.Undefined)
     lanes = pairs.type.count
@@ -84,7 +84,7 @@ def add_pairs(builder, pairs):  # type: ignore[no-untyped-def]
     return builder.add(*halves)
 
 
-def prefetch_line(builder, address):  # type: ignore[no-untyped-def]
+def prefetch_line(builder, address):
     """Ask the second-level cache for the line at an address, which need not be readable."""
     byte = ir.IntType(8).as_pointer()
     kind = ir.FunctionType(ir.VoidType(), [byte, INT32, INT32, INT32])

@@ -50,7 +50,7 @@ class WorkerThreads:
 
 
 @njit(cache=True, nogil=True)
-def barrier(context):  # type: ignore[no-untyped-def]
+def barrier(context):
     """Wait until every worker of the team has come here; what they wrote before is visible."""
     if context.num_workers > 1:
         arrival = _increment(context.arrivals.ctypes.data)
@@ -63,7 +63,7 @@ def barrier(context):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def partition(context, count):  # type: ignore[no-untyped-def]
+def partition(context, count):
     """The worker's contiguous part of range(count): first and end."""
     first = count * context.worker // context.num_workers
     return first, count * (context.worker + 1) // context.num_workers
@@ -73,10 +73,10 @@ _sched_yield = types.ExternalFunction("sched_yield", types.int32())
 
 
 @intrinsic
-def _increment(context, address):  # type: ignore[no-untyped-def]
+def _increment(context, address):
     """Atomically add one; the number before."""
 
-    def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, arguments):
         counter = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
         return builder.atomic_rmw("add", counter, ir.Constant(ir.IntType(64), 1), "seq_cst")
 
@@ -84,8 +84,8 @@ def _increment(context, address):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def _current(context, address):  # type: ignore[no-untyped-def]
-    def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+def _current(context, address):
+    def codegen(context, builder, signature, arguments):
         counter = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
         return builder.load_atomic(counter, "seq_cst", 8)
 
@@ -93,20 +93,20 @@ def _current(context, address):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def without_refcounts(context, value):  # type: ignore[no-untyped-def]
+def without_refcounts(context, value):
     """The arrays of nested tuples, no longer counted; somebody else keeps them alive meanwhile.
 
     Every view of an array counts it up and down. Where several workers do that at once, they wait
     for each other's counting.
     """
 
-    def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, arguments):
         return _without_owner(context, builder, signature.args[0], arguments[0])
 
     return value(value), codegen
 
 
-def _without_owner(context, builder, kind, value):  # type: ignore[no-untyped-def]
+def _without_owner(context, builder, kind, value):
     if isinstance(kind, types.Array):
         array = cgutils.create_struct_proxy(kind)(context, builder, value=value)
         array.meminfo = cgutils.get_null_value(array.meminfo.type)

@@ -108,7 +108,7 @@ def launch_batch_invariant_linear(
 
 
 @triton.jit(do_not_specialize=["num_rows"])  # one program for all numbers of rows
-def _multiply_part_kernel(  # type: ignore[no-untyped-def]
+def _multiply_part_kernel(
     tensors,  # rows [T, K], weight [N, K], parts float32 [splits, T, N]
     num_rows,
     num_outs,
@@ -139,7 +139,7 @@ def _multiply_part_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _add_parts_kernel(  # type: ignore[no-untyped-def]
+def _add_parts_kernel(
     tensors,  # parts float32 [splits, T, N], bias [N], out [T, N]
     num_outs,
     num_splits,

@@ -44,7 +44,7 @@ def launch_rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.
 
 
 @triton.jit
-def _rms_norm_kernel(  # type: ignore[no-untyped-def]
+def _rms_norm_kernel(
     tensors,  # x [R, D], weight [W, D], out [R, D]
     num_weights,
     width,

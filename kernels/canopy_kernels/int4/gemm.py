@@ -74,13 +74,13 @@ def packed_groups(rows: np.ndarray) -> np.ndarray:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def pack_row(values, packed, row, num_rows):  # type: ignore[no-untyped-def]
+def pack_row(values, packed, row, num_rows):
     """Quantize one of num_rows rows. values: float32 [K]."""
     put_row_groups(values, packed, row, num_rows, MAX_TILE)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def grouped_partition(packed, linear, out, worker, num_workers):  # type: ignore[no-untyped-def]
+def grouped_partition(packed, linear, out, worker, num_workers):
     """Worker's part of the outputs, for all rows. linear: blocks, bias."""
     if len(out) == 0:
         return

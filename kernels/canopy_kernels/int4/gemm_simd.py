@@ -46,7 +46,7 @@ _HALF = ir.HalfType()
 _INT16 = ir.IntType(16)
 
 
-def tile_of(instructions: Instructions, bits: int):  # type: ignore[no-untyped-def]
+def tile_of(instructions: Instructions, bits: int):
     """An intrinsic: one block of outputs for 1 to `instructions.most_rows` rows of a tile.
 
     Its arguments: number of rows; address of their tile; (address of the block, number of groups,
@@ -55,8 +55,8 @@ def tile_of(instructions: Instructions, bits: int):  # type: ignore[no-untyped-d
     """
 
     @intrinsic
-    def tile(context, num_rows, rows, b_operand, out):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def tile(context, num_rows, rows, b_operand, out):
+        def codegen(context, builder, signature, arguments):
             sides = [fields(builder, argument) for argument in arguments[2:]]
             after = builder.append_basic_block("tiled")
             choice = builder.switch(arguments[0], after)
@@ -78,14 +78,14 @@ def tile_of(instructions: Instructions, bits: int):  # type: ignore[no-untyped-d
 class _Tile:
     """Code for the outputs of a block whose sums fill a register, from `first` on."""
 
-    def __init__(self, builder, instructions: Instructions, bits: int, first: int) -> None:  # type: ignore[no-untyped-def]
+    def __init__(self, builder, instructions: Instructions, bits: int, first: int) -> None:
         self._builder = builder
         self._instructions = instructions
         self._bits = bits
         self._first = first
         self._floats = ir.VectorType(FLOAT, instructions.lanes)
 
-    def emit(self, num_rows, rows, b_operand, out):  # type: ignore[no-untyped-def]
+    def emit(self, num_rows, rows, b_operand, out):
         builder = self._builder
         block, num_groups, bias, ahead = b_operand
         at_bias = builder.add(bias, INT64(4 * self._first))
@@ -102,7 +102,7 @@ class _Tile:
             at = element_address(builder, target, 4, builder.mul(INT64(row), stride))
             store(builder, builder.load(result), builder.add(at, INT64(4 * self._first)))
 
-    def _add_group(self, record, rows, results):  # type: ignore[no-untyped-def]
+    def _add_group(self, record, rows, results):
         builder = self._builder
         dots = self._dots(record, rows, len(results))
         scale, minimum = (self._halves(record, 2 * BLOCK * part) for part in range(2))
@@ -119,7 +119,7 @@ class _Tile:
             added = builder.fadd(builder.fmul(scaled, scale), builder.fmul(row_sum, minimum))
             builder.store(builder.fadd(builder.load(result), added), result)
 
-    def _dots(self, record, rows, num_rows):  # type: ignore[no-untyped-def]
+    def _dots(self, record, rows, num_rows):
         """int32 sums of a group for every row."""
         builder, instructions = self._builder, self._instructions
         line = ir.VectorType(INT8, QUAD * instructions.lanes)
@@ -139,7 +139,7 @@ class _Tile:
                     )
         return [total(builder, instructions, of_row) for of_row in sums]
 
-    def _halves(self, record, offset):  # type: ignore[no-untyped-def]
+    def _halves(self, record, offset):
         """Half floats of the outputs, as floats."""
         builder, lanes = self._builder, self._instructions.lanes
         at = builder.add(record, INT64(offset + 2 * self._first))
@@ -148,12 +148,12 @@ class _Tile:
         return widened(builder, load(builder, at, ir.VectorType(_INT16, lanes)))
 
 
-def widened(builder, halves):  # type: ignore[no-untyped-def]
+def widened(builder, halves):
     """Finite half floats, given as int16, as floats, without the instruction for it."""
     lanes = halves.type.count
     words, floats = ir.VectorType(INT32, lanes), ir.VectorType(FLOAT, lanes)
 
-    def constant(value):  # type: ignore[no-untyped-def]
+    def constant(value):
         return ir.Constant(words, [value] * lanes)
 
     bits = builder.zext(halves, words)
@@ -169,7 +169,7 @@ _RECORD4 = record_size(4)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def block_of_outputs(packed, num_rows, record, b_operand, out):  # type: ignore[no-untyped-def]
+def block_of_outputs(packed, num_rows, record, b_operand, out):
     """16 outputs of every row. record: bytes of one; packed: address; others as in `tile_of`."""
     target, stride = out
     height = tile_height(num_rows, MAX_TILE)

@@ -92,7 +92,7 @@ def _records(blocks: np.ndarray) -> np.ndarray:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def put_row_groups(values, packed, row, num_rows, most_rows):  # type: ignore[no-untyped-def]
+def put_row_groups(values, packed, row, num_rows, most_rows):
     """Quantize row `row` of num_rows into its tile; tiles have at most `most_rows` rows.
 
     values: float32 [K]. The levels of a group are values / scale, scale = max |values| / 127.
@@ -113,7 +113,7 @@ def put_row_groups(values, packed, row, num_rows, most_rows):  # type: ignore[no
 
 
 @njit(inline="always")
-def _put_group(part, room):  # type: ignore[no-untyped-def]
+def _put_group(part, room):
     levels, grid = room[:GROUP].view(np.int8), room[GROUP:].view(np.float32)
     scale = largest_magnitude(part.view(np.int32)).view(np.float32) / np.float32(ROW_LEVELS)
     factor = np.float32(1.0) / scale if scale > np.float32(0.0) else np.float32(0.0)

@@ -29,11 +29,11 @@ class GroupedLinears(NamedTuple):
 
 
 @overload(linear)
-def _linear(rows, linears, layer, out, context):  # type: ignore[no-untyped-def]
+def _linear(rows, linears, layer, out, context):
     if not is_kind(linears, GroupedLinears):
         return None
 
-    def implementation(rows, linears, layer, out, context):  # type: ignore[no-untyped-def]
+    def implementation(rows, linears, layer, out, context):
         weights = linears.blocks[layer], linears.bias[layer]
         grouped_partition(rows.packed, weights, out, context.worker, context.num_workers)
 
@@ -41,11 +41,11 @@ def _linear(rows, linears, layer, out, context):  # type: ignore[no-untyped-def]
 
 
 @overload(quantize_and_pack_row)
-def _quantize_and_pack_row(values, scratch, rows, row, num_rows):  # type: ignore[no-untyped-def]
+def _quantize_and_pack_row(values, scratch, rows, row, num_rows):
     if not is_kind(rows, GroupedRows):
         return None
 
-    def implementation(values, scratch, rows, row, num_rows):  # type: ignore[no-untyped-def]
+    def implementation(values, scratch, rows, row, num_rows):
         pack_row(values, rows.packed, row, num_rows)
 
     return implementation

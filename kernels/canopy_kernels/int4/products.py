@@ -47,7 +47,7 @@ def native() -> Instructions:
     return Instructions("pairs" if has_feature("avx2") else "plain", lanes)
 
 
-def weight_parts(builder, instructions, line, bits, number):  # type: ignore[no-untyped-def]
+def weight_parts(builder, instructions, line, bits, number):
     """What a line of weights holds: (quad, levels, part); the value of a level is level << 4 part.
 
     line: bytes of the outputs of a register. number: of the line within its record.
@@ -74,7 +74,7 @@ def no_sums(instructions: Instructions) -> ir.Constant:
     return ir.Constant(ir.VectorType(_INT16, 2 * lanes), None)
 
 
-def add_quad(builder, instructions, sums, weights, four):  # type: ignore[no-untyped-def]
+def add_quad(builder, instructions, sums, weights, four):
     """Add the products of one quad. four: its levels of a row, as an int32."""
     rows = builder.bitcast(broadcast(builder, four, instructions.lanes), weights.type)
     if instructions.kind == "dot":
@@ -89,7 +89,7 @@ def add_quad(builder, instructions, sums, weights, four):  # type: ignore[no-unt
     return builder.add(sums, add_pairs(builder, products))
 
 
-def total(builder, instructions, parts):  # type: ignore[no-untyped-def]
+def total(builder, instructions, parts):
     """int32 sums of a group, from the sums of its parts."""
     if instructions.kind == "dot":
         return parts[0]
@@ -110,7 +110,7 @@ def _bytes(count: int, value: int) -> ir.Constant:
     return ir.Constant(ir.VectorType(INT8, count), [value] * count)
 
 
-def _call(builder, name, result, *arguments):  # type: ignore[no-untyped-def]
+def _call(builder, name, result, *arguments):
     kind = ir.FunctionType(result, [argument.type for argument in arguments])
     module = builder.module
     function = module.globals.get(name) or ir.Function(module, kind, name)

@@ -51,7 +51,7 @@ def _grouped(weight: np.ndarray) -> np.ndarray:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _search(groups, num_steps, levels, grids):  # type: ignore[no-untyped-def]
+def _search(groups, num_steps, levels, grids):
     trial = np.empty(GROUP, np.float32)
     for index in range(len(groups)):
         group = groups[index]
@@ -70,7 +70,7 @@ def _search(groups, num_steps, levels, grids):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _fitted(group, trial, lowest, step):  # type: ignore[no-untyped-def]
+def _fitted(group, trial, lowest, step):
     """The grid with the least squared error for the levels that a first grid gives, as halves."""
     scale, minimum = _half(step), _half(lowest)
     if _round_to(group, trial, scale, minimum) == np.float32(0.0):
@@ -90,7 +90,7 @@ def _fitted(group, trial, lowest, step):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _round_to(group, trial, scale, minimum):  # type: ignore[no-untyped-def]
+def _round_to(group, trial, scale, minimum):
     """Levels of a group on a grid into `trial`; the squared error."""
     factor = np.float32(1.0) / scale if scale != np.float32(0.0) else np.float32(0.0)
     error = np.float32(0.0)
@@ -103,7 +103,7 @@ def _round_to(group, trial, scale, minimum):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _half(value):  # type: ignore[no-untyped-def]
+def _half(value):
     """Rounded to what a half float holds, ties away from zero."""
     bits = np.float32(value).view(np.int32)
     magnitude = bits & np.int32(0x7FFFFFFF)

@@ -103,7 +103,7 @@ def new_scratch(num_workers: int, members: int, num_groups: int, head_dim: int) 
 
 
 @njit(inline="always")
-def _of_worker(scratch, worker):  # type: ignore[no-untyped-def]
+def _of_worker(scratch, worker):
     return Scratch(
         scratch.groups[worker],
         scratch.lanes[worker],
@@ -123,20 +123,20 @@ def _of_worker(scratch, worker):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def put_query(head, queries, row, index):  # type: ignore[no-untyped-def]
+def put_query(head, queries, row, index):
     """Store a rotated query head: float32 [D]."""
     scale = quantize(head, queries.levels, queries.q[row, index])
     queries.scales[row, index] = scale * queries.factor
 
 
 @njit(inline="always")
-def _units(queries, cache, layout, worker, num_workers):  # type: ignore[no-untyped-def]
+def _units(queries, cache, layout, worker, num_workers):
     most_rows = max(_MEMBERS // num_members(queries, cache), 1)
     return partition_of_items(layout, most_rows, len(cache.keys), worker, num_workers)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def prefetch_partition(queries, cache, layout, scratch, worker, num_workers):  # type: ignore[no-untyped-def]
+def prefetch_partition(queries, cache, layout, scratch, worker, num_workers):
     """Ask for what `attend_partition` will read first of the cache."""
     units = _units(queries, cache, layout, worker, num_workers)
     if len(units) > 0:
@@ -147,7 +147,7 @@ def prefetch_partition(queries, cache, layout, scratch, worker, num_workers):  #
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def attend_partition(queries, cache, layout, scratch, out, worker, num_workers):  # type: ignore[no-untyped-def]
+def attend_partition(queries, cache, layout, scratch, out, worker, num_workers):
     """Worker's share of the units of a step.
 
     layout: `PagedRows.arrays`, its block size a multiple of GROUP. scratch: for at least as many
@@ -171,13 +171,13 @@ def attend_partition(queries, cache, layout, scratch, out, worker, num_workers):
 
 
 @njit(inline="always")
-def _num_rows(queries, cache, unit):  # type: ignore[no-untyped-def]
+def _num_rows(queries, cache, unit):
     """Query heads of a unit, which its products take for rows."""
     return num_members(queries, cache) * (unit.end - unit.first)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _weigh(queries, cache, layout, unit, groups, lanes, scratch):  # type: ignore[no-untyped-def]
+def _weigh(queries, cache, layout, unit, groups, lanes, scratch):
     """Turn scores into weights, packed as rows over the slots of all groups."""
     members, num_rows = num_members(queries, cache), _num_rows(queries, cache, unit)
     context_length, parents = layout[3][unit.sequence], layout[1]
@@ -197,7 +197,7 @@ def _weigh(queries, cache, layout, unit, groups, lanes, scratch):  # type: ignor
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _sum_values(cache, kv_head, groups, num_rows, scratch):  # type: ignore[no-untyped-def]
+def _sum_values(cache, kv_head, groups, num_rows, scratch):
     """Multiply the weights of all query heads with the values of all groups."""
     values = cache.values[kv_head]
     for index in range(len(groups)):
@@ -221,7 +221,7 @@ def _sum_values(cache, kv_head, groups, num_rows, scratch):  # type: ignore[no-u
 
 
 @njit(inline="always")
-def _put(unit, members, sums, out):  # type: ignore[no-untyped-def]
+def _put(unit, members, sums, out):
     """Bring what a unit's query heads gathered to its place in out."""
     head = unit.kv_head * members
     for row in range(unit.first, unit.end):

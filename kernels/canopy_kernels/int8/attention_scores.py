@@ -18,7 +18,7 @@ GROUPS_AHEAD = 8  # from the one that is scored to the one that is asked for
 
 
 @njit(inline="always")
-def prefetch_items(cache, group, kv_head):  # type: ignore[no-untyped-def]
+def prefetch_items(cache, group, kv_head):
     """Ask for a group's keys and values."""
     prefetch(cache.keys[kv_head, group])
     prefetch(cache.values[kv_head, group])
@@ -27,7 +27,7 @@ def prefetch_items(cache, group, kv_head):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _ask_ahead(cache, groups, kv_head, after, index):  # type: ignore[no-untyped-def]
+def _ask_ahead(cache, groups, kv_head, after, index):
     """Ask for a group of a unit, or of the one after it when the unit has not so many."""
     if index < len(groups):
         prefetch_items(cache, groups[index], kv_head)
@@ -36,7 +36,7 @@ def _ask_ahead(cache, groups, kv_head, after, index):  # type: ignore[no-untyped
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def score_by_blocks(queries, cache, unit, groups, after, scratch):  # type: ignore[no-untyped-def]
+def score_by_blocks(queries, cache, unit, groups, after, scratch):
     """See `score_groups`; for any head_dim."""
     num_rows, size = num_members(queries, cache) * (unit.end - unit.first), queries.q.shape[2]
     depth = tiles.piece_depth(size, num_rows)
@@ -63,13 +63,13 @@ def score_by_blocks(queries, cache, unit, groups, after, scratch):  # type: igno
 
 
 @njit(inline="always")
-def num_members(queries, cache):  # type: ignore[no-untyped-def]
+def num_members(queries, cache):
     """Query heads that share a KV head."""
     return queries.q.shape[1] // len(cache.keys)
 
 
 @njit(inline="always")
-def _query(queries, cache, unit, index, scratch):  # type: ignore[no-untyped-def]
+def _query(queries, cache, unit, index, scratch):
     """A query head of a unit by its number there; its scale is noted."""
     members = num_members(queries, cache)
     row, head = unit.first + index // members, unit.kv_head * members + index % members
@@ -81,7 +81,7 @@ if has_matrix_tiles():
     from canopy_kernels.int8 import gemm_amx_stationary as held
 
     @njit(cache=True, nogil=True, error_model="numpy")
-    def score_groups(queries, cache, unit, groups, after, scratch):  # type: ignore[no-untyped-def]
+    def score_groups(queries, cache, unit, groups, after, scratch):
         """Scores of every slot of all groups of a unit; `after` are the next unit's, and its head.
 
         scratch: of canopy_kernels.int8.attention; scores and the queries' scales are written.
@@ -114,7 +114,7 @@ if has_matrix_tiles():
         held.end()
 
     @njit(inline="always")
-    def _multiply_all(cache, kv_head, groups, after, pieces, rows, scores):  # type: ignore[no-untyped-def]
+    def _multiply_all(cache, kv_head, groups, after, pieces, rows, scores):
         num_pieces, last = pieces
         for index in range(len(groups)):
             _ask_ahead(cache, groups, kv_head, after, index + GROUPS_AHEAD)

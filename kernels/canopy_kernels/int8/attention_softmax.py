@@ -24,7 +24,7 @@ _LARGEST_FINITE = np.int32(0x7F7FFFFF)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def softmax_weights(scores, value_scales, path, scratch, levels):  # type: ignore[no-untyped-def]
+def softmax_weights(scores, value_scales, path, scratch, levels):
     """Turn the scores of one query head into levels; returns their scale.
 
     scores: float32 by lane. value_scales: of `scales_along`. path: of `path_of`. scratch: float32
@@ -42,7 +42,7 @@ def softmax_weights(scores, value_scales, path, scratch, levels):  # type: ignor
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def scales_along(by_lane, path, room):  # type: ignore[no-untyped-def]
+def scales_along(by_lane, path, room):
     """The value scales of a path in its order; all NaN when one is no finite number.
 
     by_lane, room: float32 by lane; room is overwritten.
@@ -55,7 +55,7 @@ def scales_along(by_lane, path, room):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def path_of(context_length, row, start, parents, lanes, room):  # type: ignore[no-untyped-def]
+def path_of(context_length, row, start, parents, lanes, room):
     """A row's path: length of the context, lanes of the rows of the step that follow it.
 
     lanes: of all rows of the sequence, which begins at row start. room: int64, overwritten.
@@ -71,7 +71,7 @@ def path_of(context_length, row, start, parents, lanes, room):  # type: ignore[n
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _gather(by_lane, path, out):  # type: ignore[no-untyped-def]
+def _gather(by_lane, path, out):
     """Bring what lies by lane into the order of the path."""
     context_length, lanes = path
     for lane in range(context_length):
@@ -81,7 +81,7 @@ def _gather(by_lane, path, out):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _round(u, factor, levels):  # type: ignore[no-untyped-def]
+def _round(u, factor, levels):
     """There may be more levels than numbers; these become zero."""
     for lane in range(len(u)):
         levels[lane] = np.int16(np.rint(u[lane] * factor))
@@ -90,7 +90,7 @@ def _round(u, factor, levels):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _exponentials(row, scales, u):  # type: ignore[no-untyped-def]
+def _exponentials(row, scales, u):
     """Scores become powers, and their products with the scales u; returns the factor and the scale.
 
     The scale is NaN when a score or a value scale is no finite number. The largest numbers are
@@ -113,7 +113,7 @@ def _exponentials(row, scales, u):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _largest_in_order(bits):  # type: ignore[no-untyped-def]
+def _largest_in_order(bits):
     largest = _in_order(bits[0])
     for index in range(len(bits)):
         largest = max(largest, _in_order(bits[index]))
@@ -121,7 +121,7 @@ def _largest_in_order(bits):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _largest_magnitude(bits):  # type: ignore[no-untyped-def]
+def _largest_magnitude(bits):
     largest = np.int32(0)
     for index in range(len(bits)):
         largest = max(largest, np.int32(bits[index] & np.int32(0x7FFFFFFF)))
@@ -129,6 +129,6 @@ def _largest_magnitude(bits):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _in_order(bits):  # type: ignore[no-untyped-def]
+def _in_order(bits):
     """The bits of a float as an integer that compares like it, and back."""
     return np.int32(bits ^ (np.int32(bits >> np.int32(31)) & np.int32(0x7FFFFFFF)))

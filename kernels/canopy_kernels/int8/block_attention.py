@@ -17,7 +17,7 @@ from canopy_kernels.int8.weighted_sum import weighted_sum
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def attend_blocks(block, layer, buffers, shape, context):  # type: ignore[no-untyped-def]
+def attend_blocks(block, layer, buffers, shape, context):
     """Worker's share; a unit of work is one half of an anchor's rows and one KV head."""
     num_own, group = block.copied.shape[1], shape.num_heads // shape.num_kv_heads
     powers = np.empty((num_own * group, block.key_values.shape[1] + num_own), np.float32)
@@ -42,7 +42,7 @@ def attend_blocks(block, layer, buffers, shape, context):  # type: ignore[no-unt
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _score(queries, keys, size, powers):  # type: ignore[no-untyped-def]
+def _score(queries, keys, size, powers):
     """powers[row and head, at]: products of the queries and the keys, one key after the other."""
     rows, first_head, group = queries
     start, row_bytes = rows.ctypes.data + 4 * first_head * size, rows.strides[0]
@@ -54,7 +54,7 @@ def _score(queries, keys, size, powers):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _mix(shares, known, own, mixed):  # type: ignore[no-untyped-def]
+def _mix(shares, known, own, mixed):
     """mixed, float32 [rows, heads, D]: the values of the context and of the block, by share."""
     num_known, group, size = len(known), mixed.shape[1], mixed.shape[2]
     of_own = np.empty(size, np.float32)
@@ -80,7 +80,7 @@ def _mix(shares, known, own, mixed):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _normalize(powers):  # type: ignore[no-untyped-def]
+def _normalize(powers):
     """2^power over the sum of all, in place."""
     top = powers[0]
     for power in powers:

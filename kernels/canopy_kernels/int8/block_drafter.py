@@ -93,7 +93,7 @@ def propose(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _encode_partition(weights, shape, positions, buffers, context):  # type: ignore[no-untyped-def]
+def _encode_partition(weights, shape, positions, buffers, context):
     weights, shape, positions, buffers, context = without_refcounts(
         (weights, shape, positions, buffers, context)
     )
@@ -116,7 +116,7 @@ def _encode_partition(weights, shape, positions, buffers, context):  # type: ign
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _rotate_keys(positions, key_values, shape, context):  # type: ignore[no-untyped-def]
+def _rotate_keys(positions, key_values, shape, context):
     size, rotated = shape.head_dim, np.empty(shape.head_dim, np.float32)
     num_keys = shape.num_kv_heads * size
     first, end = partition(context, len(key_values))
@@ -130,7 +130,7 @@ def _rotate_keys(positions, key_values, shape, context):  # type: ignore[no-unty
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _propose_partition(weights, shape, block, buffers, context):  # type: ignore[no-untyped-def]
+def _propose_partition(weights, shape, block, buffers, context):
     weights, shape, block, buffers, context = without_refcounts(
         (weights, shape, block, buffers, context)
     )
@@ -174,7 +174,7 @@ def _propose_partition(weights, shape, block, buffers, context):  # type: ignore
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _put_rows(values, rows, context):  # type: ignore[no-untyped-def]
+def _put_rows(values, rows, context):
     scratch = alloc_scratch(values.shape[1])
     first, end = partition(context, len(values))
     for row in range(first, end):
@@ -182,7 +182,7 @@ def _put_rows(values, rows, context):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _put_copied(block, buffers, context):  # type: ignore[no-untyped-def]
+def _put_copied(block, buffers, context):
     size, scratch = block.copied.shape[1], alloc_scratch(block.copied.shape[2])
     first, end = partition(context, len(buffers.rows))
     for row in range(first, end):
@@ -191,7 +191,7 @@ def _put_copied(block, buffers, context):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _start_rows(weights, block, buffers, context):  # type: ignore[no-untyped-def]
+def _start_rows(weights, block, buffers, context):
     """What the layers start from; a copy counts where there is a match."""
     size, hidden = block.copied.shape[1], buffers.rows.shape[1]
     first, end = partition(context, len(buffers.rows))
@@ -211,7 +211,7 @@ def _start_rows(weights, block, buffers, context):  # type: ignore[no-untyped-de
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _rotate_heads(block, qkv, shape, context):  # type: ignore[no-untyped-def]
+def _rotate_heads(block, qkv, shape, context):
     """Queries and keys; queries also get attention's scale and the base 2 of its powers."""
     size, rotated = shape.head_dim, np.empty(shape.head_dim, np.float32)
     scale = LOG2_E / np.sqrt(np.float32(size))

@@ -104,7 +104,7 @@ def decode_step(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _decode_partition(weights, shape, step, buffers, context):  # type: ignore[no-untyped-def]
+def _decode_partition(weights, shape, step, buffers, context):
     weights, shape, step, buffers, context = without_refcounts(
         (weights, shape, step, buffers, context)
     )
@@ -145,7 +145,7 @@ def _decode_partition(weights, shape, step, buffers, context):  # type: ignore[n
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _keep_taps(step, layer, context):  # type: ignore[no-untyped-def]
+def _keep_taps(step, layer, context):
     """Copy hidden states of the rows that this worker has just brought up to date."""
     first, end = partition(context, len(step.hidden))
     for aux_layer in range(len(step.tap_layers)):
@@ -155,7 +155,7 @@ def _keep_taps(step, layer, context):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _ask_for_cache(step, buffers, layer, context):  # type: ignore[no-untyped-def]
+def _ask_for_cache(step, buffers, layer, context):
     """What is written to the cache, and what attention will read first, has a linear to come."""
     cache, num_workers = layer_of(step.cache, layer), context.num_workers
     slots = step.layout[0]
@@ -170,7 +170,7 @@ def _ask_for_cache(step, buffers, layer, context):  # type: ignore[no-untyped-de
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _norm_logit_rows(step, weight, eps, buffers, context):  # type: ignore[no-untyped-def]
+def _norm_logit_rows(step, weight, eps, buffers, context):
     """The same for the rows whose logits are wanted, moved together."""
     size = step.hidden.shape[1]
     normed, scratch = np.empty(size, np.float32), alloc_scratch(size)
@@ -183,7 +183,7 @@ def _norm_logit_rows(step, weight, eps, buffers, context):  # type: ignore[no-un
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _place_heads(qk_norm, shape, step, buffers, layer, context):  # type: ignore[no-untyped-def]
+def _place_heads(qk_norm, shape, step, buffers, layer, context):
     """Rotate queries and keys, and write keys and values into the cache."""
     size, num_heads, num_kv_heads = shape.head_dim, shape.num_heads, shape.num_kv_heads
     slots, cache = step.layout[0], layer_of(step.cache, layer)

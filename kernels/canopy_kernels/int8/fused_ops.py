@@ -13,7 +13,7 @@ from canopy_kernels.int8.rows import add, gated, rms_norm
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def norm_rows(hidden, weight, eps, buffers, context):  # type: ignore[no-untyped-def]
+def norm_rows(hidden, weight, eps, buffers, context):
     """Add what the last linear made of the rows, then norm and quantize them."""
     size = hidden.shape[1]
     normed, scratch = np.empty(size, np.float32), alloc_scratch(size)
@@ -25,7 +25,7 @@ def norm_rows(hidden, weight, eps, buffers, context):  # type: ignore[no-untyped
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def quantize_mixed(size, buffers, context):  # type: ignore[no-untyped-def]
+def quantize_mixed(size, buffers, context):
     """Attention's heads, each of `size` numbers, as inputs of the output linear."""
     num_heads = buffers.mixed.shape[1]
     flat, scratch = np.empty(num_heads * size, np.float32), alloc_scratch(num_heads * size)
@@ -38,7 +38,7 @@ def quantize_mixed(size, buffers, context):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def gate_rows(size, buffers, context):  # type: ignore[no-untyped-def]
+def gate_rows(size, buffers, context):
     """silu(gate) * up of `size` numbers, as inputs of the down linear."""
     product, scratch = np.empty(size, np.float32), alloc_scratch(size)
     first, end = partition(context, len(buffers.gate_up))

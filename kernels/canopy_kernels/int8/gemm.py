@@ -72,7 +72,7 @@ def packed_rows(q: np.ndarray) -> np.ndarray:
 
 
 @njit(cache=True)
-def _pack_rows(q, packed):  # type: ignore[no-untyped-def]
+def _pack_rows(q, packed):
     num_rows, num_inputs = q.shape
     depth = tiles.piece_depth(num_inputs, num_rows)
     for row in range(num_rows):
@@ -80,7 +80,7 @@ def _pack_rows(q, packed):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def linear_partition(packed, row_scales, linear, out, worker, num_workers):  # type: ignore[no-untyped-def]
+def linear_partition(packed, row_scales, linear, out, worker, num_workers):
     """Worker's part of the outputs, for all rows.
 
     packed: as many rows as there are scales, as in `packed_rows`.
@@ -111,7 +111,7 @@ def linear_partition(packed, row_scales, linear, out, worker, num_workers):  # t
 
 
 @njit(inline="always")
-def piece_distances(num_inputs, depth):  # type: ignore[no-untyped-def]
+def piece_distances(num_inputs, depth):
     """Of the pieces of one block: int64, bytes. The last piece ends with the block."""
     distances = np.empty(-(-num_inputs // depth), np.int64)
     for piece in range(len(distances)):

@@ -45,19 +45,19 @@ _ROWS_HIGH, _ROWS_LOW, _WEIGHTS = 4, 5, 6
 
 
 @njit(inline="always")
-def piece_depth(num_inputs):  # type: ignore[no-untyped-def]
+def piece_depth(num_inputs):
     """The depth of the pieces into which the inputs of one block are best cut."""
     return min(num_inputs, LINE)
 
 
 @njit(inline="always")
-def packed_size(num_rows, num_inputs):  # type: ignore[no-untyped-def]
+def packed_size(num_rows, num_inputs):
     """Most bytes of so many packed rows, whatever the depth; the last piece may overlap."""
     return 2 * (num_rows + MAX_TILE) * (num_inputs + LINE)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def pack_row(levels, depth, packed, row, num_rows):  # type: ignore[no-untyped-def]
+def pack_row(levels, depth, packed, row, num_rows):
     """Put row `row` of num_rows among the packed ones.
 
     levels: int16 [K]. The last piece ends with the row, and begins with zeros where it overlaps
@@ -79,10 +79,10 @@ def pack_row(levels, depth, packed, row, num_rows):  # type: ignore[no-untyped-d
 
 
 @intrinsic
-def _split(context, source, halves, count):  # type: ignore[no-untyped-def]
+def _split(context, source, halves, count):
     """The high and the low bytes of int16 numbers, a multiple of 4 of them. Addresses."""
 
-    def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, arguments):
         source, halves, count = arguments
         done = INT64(0)
         for lanes in (16, 4):
@@ -98,7 +98,7 @@ def _split(context, source, halves, count):  # type: ignore[no-untyped-def]
     return types.void(source, halves, count), codegen
 
 
-def _emit_split(builder, lanes, source, halves, index):  # type: ignore[no-untyped-def]
+def _emit_split(builder, lanes, source, halves, index):
     words, bytes_ = ir.VectorType(ir.IntType(16), lanes), ir.VectorType(INT8, lanes)
     number = load(builder, source, words)
     high = builder.lshr(number, ir.Constant(words, [8] * lanes))
@@ -108,14 +108,14 @@ def _emit_split(builder, lanes, source, halves, index):  # type: ignore[no-untyp
 
 
 @njit(inline="always")
-def begin(num_rows, depth):  # type: ignore[no-untyped-def]
+def begin(num_rows, depth):
     """Prepare the calling thread for rows and pieces of one size."""
     _configure(tile_height(num_rows, MAX_TILE), depth)
 
 
 @intrinsic
-def _configure(context, height, depth):  # type: ignore[no-untyped-def]
-    def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+def _configure(context, height, depth):
+    def codegen(context, builder, signature, arguments):
         height, depth = arguments
         sums, rows = (height, INT64(LINE)), (height, depth)
         weights = (builder.udiv(depth, INT64(QUAD)), INT64(LINE))
@@ -126,10 +126,10 @@ def _configure(context, height, depth):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def end(context):  # type: ignore[no-untyped-def]
+def end(context):
     """Give up what `begin` prepared."""
 
-    def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, arguments):
         release_tiles(builder)
         return context.get_dummy_value()
 
@@ -137,7 +137,7 @@ def end(context):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def block_of_outputs(a_operand, b_operand, out):  # type: ignore[no-untyped-def]
+def block_of_outputs(a_operand, b_operand, out):
     """16 outputs of every row, between `begin` and `end`.
 
     a_operand: address of the packed rows, their number, address of their scales.
@@ -158,10 +158,10 @@ def block_of_outputs(a_operand, b_operand, out):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def _tiles(context, are_two, rows, b_operand, finish):  # type: ignore[no-untyped-def]
+def _tiles(context, are_two, rows, b_operand, finish):
     """The outputs of one tile of rows, or of two."""
 
-    def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, arguments):
         parts = [fields(builder, argument) for argument in arguments[1:]]
         sums = cgutils.alloca_once(builder, ir.ArrayType(INT8, 4 * PIECE))
         sums.align = LINE
@@ -176,7 +176,7 @@ def _tiles(context, are_two, rows, b_operand, finish):  # type: ignore[no-untype
     return types.void(are_two, rows, b_operand, finish), codegen
 
 
-def _emit_sums(builder, num_tiles, parts, sums):  # type: ignore[no-untyped-def]
+def _emit_sums(builder, num_tiles, parts, sums):
     """Leave the high sums of all rows at an address, and the low ones two pieces behind."""
     (rows, tile_size, half), b_operand, finish = parts
     block, distances, num_pieces, depth, *_, ahead = b_operand
@@ -204,7 +204,7 @@ def _emit_sums(builder, num_tiles, parts, sums):  # type: ignore[no-untyped-def]
         store_tile(builder, _LOW[tile], builder.add(at, INT64(2 * PIECE)), INT64(LINE))
 
 
-def _emit_finish(builder, b_operand, finish, sums):  # type: ignore[no-untyped-def]
+def _emit_finish(builder, b_operand, finish, sums):
     """Join the halves of the sums, and scale them."""
     *_, scales, bias, _ = b_operand
     _, count, row_scales, out, stride = finish
@@ -215,7 +215,7 @@ def _emit_finish(builder, b_operand, finish, sums):  # type: ignore[no-untyped-d
         store(builder, result, element_address(builder, out, 4, builder.mul(loop.index, stride)))
 
 
-def joined_row(builder, sums, low_distance, row_scales, index):  # type: ignore[no-untyped-def]
+def joined_row(builder, sums, low_distance, row_scales, index):
     """A row's sums from its high ones and its low ones that far behind, times the row's scale."""
     high_at = element_address(builder, sums, LINE, index)
     high = load(builder, high_at, INT32S)

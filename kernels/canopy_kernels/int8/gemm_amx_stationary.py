@@ -45,10 +45,10 @@ _ROWS = ((2, 3), (4, 5))  # high and low of each piece
 
 
 @intrinsic
-def begin(context, height, depth):  # type: ignore[no-untyped-def]
+def begin(context, height, depth):
     """Prepare the calling thread for tiles of `height` rows and pieces of one depth."""
 
-    def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, arguments):
         height, depth = arguments
         sums, rows = (height, INT64(LINE)), (height, depth)
         weights = (builder.udiv(depth, INT64(QUAD)), INT64(LINE))
@@ -59,10 +59,10 @@ def begin(context, height, depth):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def hold(context, num_pieces, tile, height, depth):  # type: ignore[no-untyped-def]
+def hold(context, num_pieces, tile, height, depth):
     """Load a tile of packed rows, by its address."""
 
-    def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, arguments):
         num_pieces, tile, height, depth = arguments
         half = builder.mul(height, depth)
         for number, registers in enumerate(_ROWS):
@@ -75,19 +75,19 @@ def hold(context, num_pieces, tile, height, depth):  # type: ignore[no-untyped-d
     return types.void(types.int64, types.intp, types.int64, types.int64), codegen
 
 
-def _if_piece(builder, number, num_pieces):  # type: ignore[no-untyped-def]
+def _if_piece(builder, number, num_pieces):
     return builder.if_then(builder.icmp_unsigned("<", INT64(number), num_pieces))
 
 
 @intrinsic
-def multiply(context, num_pieces, b_operand, a_operand, out):  # type: ignore[no-untyped-def]
+def multiply(context, num_pieces, b_operand, a_operand, out):
     """16 outputs of every row that is held.
 
     b_operand: address of the block, distance of its second piece, address of its scales.
     a_operand: number of rows, address of their scales. out: address, distance of rows in numbers.
     """
 
-    def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, arguments):
         parts = [fields(builder, argument) for argument in arguments[1:]]
         sums = cgutils.alloca_once(builder, ir.ArrayType(INT8, 2 * PIECE))
         sums.align = LINE
@@ -99,7 +99,7 @@ def multiply(context, num_pieces, b_operand, a_operand, out):  # type: ignore[no
     return types.void(types.int64, b_operand, a_operand, out), codegen
 
 
-def _emit_sums(builder, num_pieces, b_operand, sums):  # type: ignore[no-untyped-def]
+def _emit_sums(builder, num_pieces, b_operand, sums):
     """Leave the high sums of all rows at an address, and the low ones a piece behind."""
     block, distance, _ = b_operand
     for register in (_HIGH, _LOW):
@@ -114,7 +114,7 @@ def _emit_sums(builder, num_pieces, b_operand, sums):  # type: ignore[no-untyped
     store_tile(builder, _LOW, builder.add(sums, INT64(PIECE)), INT64(LINE))
 
 
-def _emit_finish(builder, b_operand, a_operand, out, sums):  # type: ignore[no-untyped-def]
+def _emit_finish(builder, b_operand, a_operand, out, sums):
     """Join the halves of the sums, and scale them."""
     (count, row_scales), (target, stride) = a_operand, out
     by_output = load(builder, b_operand[2], FLOATS)

@@ -41,19 +41,19 @@ _HALVES = 2  # of a block
 
 
 @njit(inline="always")
-def piece_depth(num_inputs):  # type: ignore[no-untyped-def]
+def piece_depth(num_inputs):
     """The depth of the pieces into which the inputs of one block are best cut."""
     return num_inputs
 
 
 @njit(inline="always")
-def packed_size(num_rows, num_inputs):  # type: ignore[no-untyped-def]
+def packed_size(num_rows, num_inputs):
     """Bytes of so many packed rows."""
     return 2 * num_rows * num_inputs
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def pack_row(levels, depth, packed, row, num_rows):  # type: ignore[no-untyped-def]
+def pack_row(levels, depth, packed, row, num_rows):
     """Put row `row` of num_rows among the packed ones. levels: int16 [K]; depth divides K."""
     quads = levels.view(np.int64)
     highest = tile_height(num_rows, MAX_TILE)
@@ -65,7 +65,7 @@ def pack_row(levels, depth, packed, row, num_rows):  # type: ignore[no-untyped-d
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def block_of_outputs(a_operand, b_operand, out):  # type: ignore[no-untyped-def]
+def block_of_outputs(a_operand, b_operand, out):
     """16 outputs of every row; see canopy_kernels.int8.gemm_amx."""
     packed, num_rows, row_scales = a_operand
     target, stride = out
@@ -77,10 +77,10 @@ def block_of_outputs(a_operand, b_operand, out):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def _tile(context, num_rows, rows, b_operand, finish):  # type: ignore[no-untyped-def]
+def _tile(context, num_rows, rows, b_operand, finish):
     """One block of outputs for 1 to MAX_TILE rows, all sums in registers."""
 
-    def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, arguments):
         block_fields, finish_fields = (fields(builder, a) for a in arguments[2:])
         after = builder.append_basic_block("tiled")
         choice = builder.switch(arguments[0], after)
@@ -96,7 +96,7 @@ def _tile(context, num_rows, rows, b_operand, finish):  # type: ignore[no-untype
     return types.void(num_rows, rows, b_operand, finish), codegen
 
 
-def _emit_tile(builder, num_rows, rows, b_operand, finish):  # type: ignore[no-untyped-def]
+def _emit_tile(builder, num_rows, rows, b_operand, finish):
     """Half a block after the other where the sums of both do not fit into the registers."""
     if num_rows * _HALVES <= MAX_TILE:
         _emit_halves(builder, num_rows, rows, b_operand, finish, range(_HALVES))
@@ -105,7 +105,7 @@ def _emit_tile(builder, num_rows, rows, b_operand, finish):  # type: ignore[no-u
             _emit_halves(builder, num_rows, rows, b_operand, finish, [half])
 
 
-def _emit_halves(builder, num_rows, rows, b_operand, finish, halves):  # type: ignore[no-untyped-def]
+def _emit_halves(builder, num_rows, rows, b_operand, finish, halves):
     """Few rows keep several sums each, since one sum alone waits for its last addition."""
     num_sums = num_rows * len(halves)
     num_chains = 1 << max((min(MAX_TILE, _MAX_CHAINS) // num_sums).bit_length() - 1, 0)
@@ -123,7 +123,7 @@ def _emit_halves(builder, num_rows, rows, b_operand, finish, halves):  # type: i
         _emit_finish(builder, totals, half, b_operand, finish)
 
 
-def _emit_sums(builder, sums, rows, b_operand, halves):  # type: ignore[no-untyped-def]
+def _emit_sums(builder, sums, rows, b_operand, halves):
     """Add the products of all pieces; the chains take turns within a piece."""
     block, distances, num_pieces, depth, *_, ahead = b_operand
     num_quads, step = builder.udiv(depth, INT64(QUAD)), INT64(len(sums))
@@ -133,7 +133,7 @@ def _emit_sums(builder, sums, rows, b_operand, halves):  # type: ignore[no-untyp
         weights = builder.add(block, distance)
         before = builder.mul(pieces.index, num_quads)
 
-        def add(quad, chain):  # type: ignore[no-untyped-def]
+        def add(quad, chain):
             of_rows = element_address(builder, rows, 8 * len(chain[0]), builder.add(before, quad))
             _emit_products(
                 builder, of_rows, (weights, ahead), quad, zip(halves, chain, strict=True)
@@ -146,7 +146,7 @@ def _emit_sums(builder, sums, rows, b_operand, halves):  # type: ignore[no-untyp
             add(quad, sums[0])
 
 
-def _emit_products(builder, rows, piece, quad, sums):  # type: ignore[no-untyped-def]
+def _emit_products(builder, rows, piece, quad, sums):
     """Add four inputs of every row of the tile to the sums of each half of the outputs."""
     weights, ahead = piece
     line = element_address(builder, weights, BLOCK * QUAD, quad)
@@ -162,7 +162,7 @@ def _emit_products(builder, rows, piece, quad, sums):  # type: ignore[no-untyped
             builder.store(added, total)
 
 
-def _emit_finish(builder, totals, half, b_operand, finish):  # type: ignore[no-untyped-def]
+def _emit_finish(builder, totals, half, b_operand, finish):
     """Join what two lanes hold of an output, and scale it. totals: one vector a row."""
     *_, scales, bias, _ = b_operand
     row_scales, out, stride = finish

@@ -72,7 +72,7 @@ def _quads(places: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarra
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def put_key(head, cache, slot, kv_head, levels):  # type: ignore[no-untyped-def]
+def put_key(head, cache, slot, kv_head, levels):
     """Store a rotated key. head: float32 [D]; cache: of one layer; levels: of `alloc_levels`."""
     group, lane = slot // GROUP, slot % GROUP
     cache.key_scales[kv_head, group, lane] = quantize(head, WEIGHT_LEVELS, levels)
@@ -85,7 +85,7 @@ def put_key(head, cache, slot, kv_head, levels):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def put_value(head, cache, slot, kv_head, levels):  # type: ignore[no-untyped-def]
+def put_value(head, cache, slot, kv_head, levels):
     """Store a value, as `put_key` does."""
     group, lane = slot // GROUP, slot % GROUP
     cache.value_scales[kv_head, group, lane] = quantize(head, WEIGHT_LEVELS, levels)
@@ -95,13 +95,13 @@ def put_value(head, cache, slot, kv_head, levels):  # type: ignore[no-untyped-de
 
 
 @njit(inline="always")
-def alloc_levels(head_dim):  # type: ignore[no-untyped-def]
+def alloc_levels(head_dim):
     """For `put_key` and `put_value` to work in: int16 [D*], zero beyond D."""
     return np.zeros(head_dim + -head_dim % QUAD, np.int16)
 
 
 @njit(inline="always")
-def layer_of(cache, layer):  # type: ignore[no-untyped-def]
+def layer_of(cache, layer):
     """One layer of the cache."""
     return Int8KeyValues(
         cache.keys[layer],

@@ -46,6 +46,6 @@ def padded_outputs(num_outputs: int) -> int:
 
 
 @njit(inline="always")
-def tile_height(num_rows, most):  # type: ignore[no-untyped-def]
+def tile_height(num_rows, most):
     """Rows of a tile: no more than `most`, in as few tiles as can be. num_rows >= 1."""
     return -(-num_rows // -(-num_rows // most))

@@ -58,12 +58,12 @@ class Linears(NamedTuple):
         return PackedRows(activation_levels(num_inputs), packed, scales)
 
 
-def linear(rows, linears, layer, out, context):  # type: ignore[no-untyped-def]
+def linear(rows, linears, layer, out, context):
     """A worker's share of one linear of packed rows. out: float32 [T, out*]."""
     raise NotImplementedError("for compiled functions")
 
 
-def quantize_and_pack_row(values, scratch, rows, row, num_rows):  # type: ignore[no-untyped-def]
+def quantize_and_pack_row(values, scratch, rows, row, num_rows):
     """Quantize and pack one of num_rows rows. values: float32 [K]; scratch: see `alloc_scratch`."""
     raise NotImplementedError("for compiled functions")
 
@@ -74,17 +74,17 @@ def is_kind(numba_type: types.Type, kind: type) -> bool:
 
 
 @njit(inline="always")
-def alloc_scratch(size):  # type: ignore[no-untyped-def]
+def alloc_scratch(size):
     """Levels of one row, with zeros where the linears pad."""
     return np.zeros(size + -size % QUAD, np.int16)
 
 
 @overload(linear)
-def _linear(rows, linears, layer, out, context):  # type: ignore[no-untyped-def]
+def _linear(rows, linears, layer, out, context):
     if not is_kind(linears, Linears):
         return None
 
-    def implementation(rows, linears, layer, out, context):  # type: ignore[no-untyped-def]
+    def implementation(rows, linears, layer, out, context):
         weights = linears.blocks[layer], linears.scales[layer], linears.bias[layer]
         scales = rows.scales[: len(out)]
         linear_partition(rows.packed, scales, weights, out, context.worker, context.num_workers)
@@ -93,11 +93,11 @@ def _linear(rows, linears, layer, out, context):  # type: ignore[no-untyped-def]
 
 
 @overload(quantize_and_pack_row)
-def _quantize_and_pack_row(values, scratch, rows, row, num_rows):  # type: ignore[no-untyped-def]
+def _quantize_and_pack_row(values, scratch, rows, row, num_rows):
     if not is_kind(rows, PackedRows):
         return None
 
-    def implementation(values, scratch, rows, row, num_rows):  # type: ignore[no-untyped-def]
+    def implementation(values, scratch, rows, row, num_rows):
         rows.scales[row] = quantize(values, rows.levels, scratch)
         depth = tiles.piece_depth(len(scratch), num_rows)
         tiles.pack_row(scratch, depth, rows.packed, row, num_rows)

@@ -17,7 +17,7 @@ from canopy_kernels.cpu.exp2 import LOG2_E, exp2, reciprocal
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def quantize(x, levels, q):  # type: ignore[no-untyped-def]
+def quantize(x, levels, q):
     """Write the int16 levels of x into q; returns the scale. The scale of NaN is NaN."""
     scale = largest_magnitude(x.view(np.int32)).view(np.float32) / np.float32(levels)
     factor = np.float32(1.0) / scale if scale > np.float32(0.0) else np.float32(0.0)
@@ -27,7 +27,7 @@ def quantize(x, levels, q):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def largest_magnitude(bits):  # type: ignore[no-untyped-def]
+def largest_magnitude(bits):
     """Magnitudes of floats compare like the integers that their bits are."""
     largest = np.int32(0)
     for i in range(len(bits)):
@@ -36,7 +36,7 @@ def largest_magnitude(bits):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def rms_norm(x, weight, eps, out):  # type: ignore[no-untyped-def]
+def rms_norm(x, weight, eps, out):
     """x and out may be one array."""
     factor = np.float32(1.0) / np.sqrt(dot(x, x) / np.float32(len(x)) + eps)
     for i in range(len(x)):
@@ -44,14 +44,14 @@ def rms_norm(x, weight, eps, out):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def add(x, addend):  # type: ignore[no-untyped-def]
+def add(x, addend):
     """x += addend."""
     for i in range(len(x)):
         x[i] += addend[i]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def rope(x, cosines, sines, out):  # type: ignore[no-untyped-def]
+def rope(x, cosines, sines, out):
     """Rotate one head. cosines, sines: [D] as in `canopy.models.llama.layers.RopeTable`."""
     half = len(x) // 2
     for i in range(half):
@@ -60,7 +60,7 @@ def rope(x, cosines, sines, out):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def gated(gate, up, out):  # type: ignore[no-untyped-def]
+def gated(gate, up, out):
     """silu(gate) * up."""
     for i in range(len(out)):
         power = exp2(-abs(gate[i]) * LOG2_E)

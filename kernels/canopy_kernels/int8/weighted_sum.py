@@ -23,17 +23,17 @@ _TOGETHER = 4  # vectors of a row; one sum alone would wait for itself
 
 
 @intrinsic
-def weighted_sum(context, out, shares, rows, stride, num, size):  # type: ignore[no-untyped-def]
+def weighted_sum(context, out, shares, rows, stride, num, size):
     """Addresses of float32 [size], [num] and of rows of `size`, `stride` bytes apart."""
 
-    def codegen(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, arguments):
         _emit(builder, *arguments)
         return context.get_dummy_value()
 
     return types.void(out, shares, rows, stride, num, size), codegen
 
 
-def _emit(builder, out, shares, rows, stride, num, size):  # type: ignore[no-untyped-def]
+def _emit(builder, out, shares, rows, stride, num, size):
     lanes = [(LANES * _TOGETHER, FLOATS, _TOGETHER), (LANES, FLOATS, 1), (1, FLOAT, 1)]
     first = INT64(0)
     for width, kind, together in lanes:
@@ -43,7 +43,7 @@ def _emit(builder, out, shares, rows, stride, num, size):  # type: ignore[no-unt
         first = end
 
 
-def _emit_columns(builder, arguments, column, kind, together):  # type: ignore[no-untyped-def]
+def _emit_columns(builder, arguments, column, kind, together):
     """One stretch of columns, `together` vectors or numbers of it at once."""
     out, shares, rows, stride, num = arguments
     count = LANES if kind is FLOATS else 1

@@ -27,7 +27,7 @@ class WorkItem(NamedTuple):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def partition_of_items(layout, most_rows, num_kv_heads, worker, num_workers):  # type: ignore[no-untyped-def]
+def partition_of_items(layout, most_rows, num_kv_heads, worker, num_workers):
     """A worker's items, int64 [n, 5] with the fields of WorkItem, of at most most_rows rows."""
     starts, context_lengths = layout[2:4]
     units = np.empty((starts[-1] * num_kv_heads, 5), np.int64)
@@ -49,13 +49,13 @@ def partition_of_items(layout, most_rows, num_kv_heads, worker, num_workers):  #
 
 
 @njit(inline="always")
-def unit_at(units, index):  # type: ignore[no-untyped-def]
+def unit_at(units, index):
     row = units[index]
     return WorkItem(row[0], row[1], row[2], row[3], row[4])
 
 
 @njit(inline="always")
-def _cost_of_all(layout, most_rows, num_kv_heads):  # type: ignore[no-untyped-def]
+def _cost_of_all(layout, most_rows, num_kv_heads):
     starts, context_lengths = layout[2:4]
     total = 0
     for sequence in range(len(context_lengths)):
@@ -68,24 +68,24 @@ def _cost_of_all(layout, most_rows, num_kv_heads):  # type: ignore[no-untyped-de
 
 
 @njit(inline="always")
-def _rows_at_once(num_rows, most_rows):  # type: ignore[no-untyped-def]
+def _rows_at_once(num_rows, most_rows):
     """Parts of a sequence are as even as can be, so that workers have shares as even as can be."""
     return tile_height(max(num_rows, 1), most_rows)
 
 
 @njit(inline="always")
-def _cost(context_length, start, first, end):  # type: ignore[no-untyped-def]
+def _cost(context_length, start, first, end):
     return (end - first) * (context_length + end - start)
 
 
 @njit(inline="always")
-def most_groups(longest_table, block_size, num_rows):  # type: ignore[no-untyped-def]
+def most_groups(longest_table, block_size, num_rows):
     """No unit has more groups, with so many blocks in a sequence's table and rows in a step."""
     return longest_table * block_size // GROUP + num_rows
 
 
 @njit(inline="always")
-def find_groups(layout, unit, groups, lanes):  # type: ignore[no-untyped-def]
+def find_groups(layout, unit, groups, lanes):
     """List the groups of the context and of the step's rows up to the unit's last; their number.
 
     groups: int64, overwritten. lanes: int64 [rows of the sequence so far], overwritten with the

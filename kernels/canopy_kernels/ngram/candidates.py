@@ -63,7 +63,7 @@ class Candidates(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def find_candidates(suffixes, ngrams, drafted, path, min_match):  # type: ignore[no-untyped-def]
+def find_candidates(suffixes, ngrams, drafted, path, min_match):
     """(Candidates, their number, (longest match, longest n-gram))."""
     found = Candidates(
         np.zeros(MAX_CANDIDATES, np.int32),
@@ -93,7 +93,7 @@ def find_candidates(suffixes, ngrams, drafted, path, min_match):  # type: ignore
 
 
 @njit(cache=True, nogil=True)
-def _place_of(token, found, num):  # type: ignore[no-untyped-def]
+def _place_of(token, found, num):
     """(place of a candidate, number of candidates); place -1 where there is no room."""
     for i in range(num):
         if found.token_ids[i] == token:
@@ -105,7 +105,7 @@ def _place_of(token, found, num):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _draft(drafted, found):  # type: ignore[no-untyped-def]
+def _draft(drafted, found):
     num = min(len(drafted.token_ids), MAX_CANDIDATES // 2)
     for rank in range(num):
         found.token_ids[rank] = drafted.token_ids[rank]
@@ -114,7 +114,7 @@ def _draft(drafted, found):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _match(suffixes, keys, min_match, found, num):  # type: ignore[no-untyped-def]
+def _match(suffixes, keys, min_match, found, num):
     """Followers in the sequence; (number of candidates, longest match, what is left open)."""
     longest, left = 0, 1.0
     places = np.empty(MAX_OCCURRENCES, np.int32)  # among the candidates, of each follower
@@ -145,7 +145,7 @@ def _match(suffixes, keys, min_match, found, num):  # type: ignore[no-untyped-de
 
 
 @njit(cache=True, nogil=True)
-def _followers(suffixes, place, n, found, num, places):  # type: ignore[no-untyped-def]
+def _followers(suffixes, place, n, found, num, places):
     """Fill in the places of what followed; (how many followers, number of candidates)."""
     total = 0
     while place >= 0 and total < MAX_OCCURRENCES:
@@ -158,7 +158,7 @@ def _followers(suffixes, place, n, found, num, places):  # type: ignore[no-untyp
 
 
 @njit(inline="always")
-def _note_match(found, i, n, total, age):  # type: ignore[no-untyped-def]
+def _note_match(found, i, n, total, age):
     if found.match[i] == 0:
         found.match[i], found.match_total[i] = n, total
         found.is_latest[i] = 1.0 if age == 0 else 0.0
@@ -169,7 +169,7 @@ def _note_match(found, i, n, total, age):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _ask_store(ngrams, keys, found, num, left):  # type: ignore[no-untyped-def]
+def _ask_store(ngrams, keys, found, num, left):
     """Followers in the store; (number of candidates, longest known n-gram)."""
     longest = 0
     for n in range(min(len(keys), LONGEST_GRAM), 0, -1):
@@ -194,7 +194,7 @@ def _ask_store(ngrams, keys, found, num, left):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _times_seen(suffixes, token):  # type: ignore[no-untyped-def]
+def _times_seen(suffixes, token):
     """How often a token stands in the sequence, its last place aside; MAX_SEEN at most."""
     place, times = latest_occurrence(suffixes, next_key(empty_key(), token)), 0
     while place >= 0 and times < MAX_SEEN:

@@ -75,7 +75,7 @@ FEATURES = (
 
 
 @njit(cache=True, nogil=True)
-def continuations(suffixes, ngrams, drafted, path, depth, weights, min_match):  # type: ignore[no-untyped-def]
+def continuations(suffixes, ngrams, drafted, path, depth, weights, min_match):
     """Candidates after a path, the likeliest first.
 
     path: int32 [n], the last tokens of sequence and path, LONGEST_MATCH at most. depth: of the
@@ -98,14 +98,14 @@ def continuations(suffixes, ngrams, drafted, path, depth, weights, min_match):  
 
 
 @njit(cache=True, nogil=True)
-def candidate_features(suffixes, ngrams, drafted, path, depth, min_match):  # type: ignore[no-untyped-def]
+def candidate_features(suffixes, ngrams, drafted, path, depth, min_match):
     """Token ids int32 [k] and features float64 [k, NUM_FEATURES] of all candidates, as found."""
     found, num, longest = find_candidates(suffixes, ngrams, drafted, path, min_match)
     return found.token_ids[:num].copy(), _features(found, num, longest, drafted, depth)
 
 
 @njit(cache=True, nogil=True)
-def _features(found, num, longest, drafted, depth):  # type: ignore[no-untyped-def]
+def _features(found, num, longest, drafted, depth):
     rows = np.zeros((num, NUM_FEATURES))
     for i in range(num):
         row = rows[i]
@@ -148,18 +148,18 @@ def _features(found, num, longest, drafted, depth):  # type: ignore[no-untyped-d
 
 
 @njit(inline="always")
-def _share_odds(count, total):  # type: ignore[no-untyped-def]
+def _share_odds(count, total):
     return math.log((count + 0.25) / (total - count + 0.25))
 
 
 @njit(inline="always")
-def _odds(probability):  # type: ignore[no-untyped-def]
+def _odds(probability):
     bounded = min(max(probability, LEAST_ESTIMATE), 1.0 - LEAST_ESTIMATE)
     return math.log(bounded / (1.0 - bounded))
 
 
 @njit(cache=True, nogil=True)
-def _choice(rows, weights, acceptance):  # type: ignore[no-untyped-def]
+def _choice(rows, weights, acceptance):
     """The logistic choice, its largest term taken out."""
     peak = 0.0
     for i in range(len(rows)):

@@ -92,13 +92,13 @@ def narrowed(numbers: np.ndarray) -> np.ndarray:
 
 
 @njit(inline="always")
-def stored_key(key):  # type: ignore[no-untyped-def]
+def stored_key(key):
     """Of an n-gram, by its key in a suffix table."""
     return np.uint32(key >> np.uint64(32))
 
 
 @njit(cache=True, nogil=True)
-def find_context(ngrams, key):  # type: ignore[no-untyped-def]
+def find_context(ngrams, key):
     """Index of a context by its `stored_key`, or -1."""
     low, high = 0, len(ngrams.keys)
     while low < high:
@@ -111,7 +111,7 @@ def find_context(ngrams, key):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def context_keys(token_ids, n):  # type: ignore[no-untyped-def]
+def context_keys(token_ids, n):
     """Key of the n tokens before each token; uint32 [len - n], for places n and up."""
     keys = np.empty(max(len(token_ids) - n, 0), np.uint32)
     for place in range(len(keys)):

@@ -8,7 +8,7 @@ COPY_WINDOW = 1024  # last tokens that are searched
 
 
 @njit(cache=True, nogil=True)
-def prompt_lookup(token_ids, num):  # type: ignore[no-untyped-def]
+def prompt_lookup(token_ids, num):
     """(length of the match, int32 [num] what followed it); length 0 and zeros without a match.
 
     token_ids: int [n]. The longest match of the last tokens counts, of equally long ones the

@@ -39,7 +39,7 @@ def new_suffix_table(capacity: int, max_match: int) -> SuffixTable:
 
 
 @njit(inline="always")
-def next_key(key, token):  # type: ignore[no-untyped-def]
+def next_key(key, token):
     """The key of an n-gram from that of its last n - 1 tokens, and its first token."""
     key = (key ^ np.uint64(token + 1)) * _FACTOR
     key = key ^ (key >> _SHIFT)
@@ -47,13 +47,13 @@ def next_key(key, token):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def empty_key():  # type: ignore[no-untyped-def]
+def empty_key():
     """The key of no token."""
     return _FIRST_KEY
 
 
 @njit(cache=True, nogil=True)
-def append(table, num_tokens, token_ids):  # type: ignore[no-untyped-def]
+def append(table, num_tokens, token_ids):
     """Put tokens behind the first `num_tokens`; there is room for them."""
     max_match = len(table.previous)
     for i in range(len(token_ids)):
@@ -71,7 +71,7 @@ def append(table, num_tokens, token_ids):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def find_entry(table, key):  # type: ignore[no-untyped-def]
+def find_entry(table, key):
     """The entry of a key, or the free one where it belongs."""
     mask = np.uint64(len(table.keys) - 1)
     entry = key & mask
@@ -81,7 +81,7 @@ def find_entry(table, key):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def latest_occurrence(table, key):  # type: ignore[no-untyped-def]
+def latest_occurrence(table, key):
     """Place of the last token of an n-gram's latest occurrence that was followed, or -1."""
     entry = find_entry(table, key)
     return table.latest[entry] if table.keys[entry] == key else NONE

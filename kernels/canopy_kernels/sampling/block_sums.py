@@ -28,7 +28,7 @@ def launch_row_masses(logits: torch.Tensor, laws: torch.Tensor) -> torch.Tensor:
 
 
 @triton.jit
-def _row_masses_kernel(  # type: ignore[no-untyped-def]
+def _row_masses_kernel(
     logits_ptr,  # [R, V]
     laws_ptr,  # float32 [R, 4]
     masses_ptr,  # float64 [R, parts]
@@ -45,7 +45,7 @@ def _row_masses_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def token_weights(law, token_ids):  # type: ignore[no-untyped-def]
+def token_weights(law, token_ids):
     """float64 exp(scaled) of some tokens of a row; 0 where a token is not kept or is no token.
 
     law: pointers to the row's logits and to its law, and the size of the vocabulary.

@@ -96,7 +96,7 @@ def launch_coupled_argmax(
 
 
 @triton.jit
-def _part_argmax_kernel(  # type: ignore[no-untyped-def]
+def _part_argmax_kernel(
     logits_ptr,  # [R, V]
     laws_ptr,  # float32 [R, 4]
     seeds_ptr,  # int64 [R]
@@ -133,9 +133,7 @@ def _part_argmax_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _improve(  # type: ignore[no-untyped-def]
-    scaled, seed, position, start, best_score, best_id, TILE: tl.constexpr
-):
+def _improve(scaled, seed, position, start, best_score, best_id, TILE: tl.constexpr):
     """The best score so far and its token, after a tile of scaled logits was looked at.
 
     Estimates tell which tokens can win; those few, nearly always one or none, are scored exactly.
@@ -156,7 +154,7 @@ def _improve(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _best_part_kernel(  # type: ignore[no-untyped-def]
+def _best_part_kernel(
     scores_ptr,  # float64 [R, parts]
     part_ids_ptr,  # int32 [R, parts]
     laws_ptr,  # float32 [R, 4]

@@ -16,7 +16,7 @@ GUMBEL_ERROR = tl.constexpr(1e-4)  # float32 logarithms, the hardware's 2^-22 in
 
 
 @triton.jit
-def word_tile(seed, position, first_token, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def word_tile(seed, position, first_token, BLOCK: tl.constexpr):
     """uint32 [BLOCK] words of tokens first_token .. first_token + BLOCK on stream TARGET.
 
     seed: int64, the bits of the unsigned seed. first_token: a multiple of 4.
@@ -27,7 +27,7 @@ def word_tile(seed, position, first_token, BLOCK: tl.constexpr):  # type: ignore
 
 
 @triton.jit
-def word_at(seed, position, index, STREAM: tl.constexpr):  # type: ignore[no-untyped-def]
+def word_at(seed, position, index, STREAM: tl.constexpr):
     """The uint32 word of one index; all arguments are scalars."""
     counter = (index // 4).to(tl.uint32)
     word0, word1, word2, word3 = tl.philox(seed, counter, position.to(tl.uint32), STREAM, 0)
@@ -38,19 +38,19 @@ def word_at(seed, position, index, STREAM: tl.constexpr):  # type: ignore[no-unt
 
 
 @triton.jit
-def uniform_of(word):  # type: ignore[no-untyped-def]
+def uniform_of(word):
     """float64, inside (0, 1)."""
     return (word.to(tl.float64) + 0.5) * 2.0**-32
 
 
 @triton.jit
-def gumbel_of(word):  # type: ignore[no-untyped-def]
+def gumbel_of(word):
     """float32, equal to canopy_kernels.sampling.noise.gumbel."""
     return (-tl.log(-tl.log(uniform_of(word)))).to(tl.float32)
 
 
 @triton.jit
-def gumbel_estimate(word):  # type: ignore[no-untyped-def]
+def gumbel_estimate(word):
     """float32, within GUMBEL_ERROR of `gumbel_of`."""
     below = (word.to(tl.float32) + 0.5) * 2.0**-32
     above = ((word ^ 0xFFFFFFFF).to(tl.float32) + 0.5) * 2.0**-32  # 1 - uniform

@@ -76,7 +76,7 @@ def kept_scaled_reference(logits: torch.Tensor, law: torch.Tensor) -> torch.Tens
 
 
 @triton.jit
-def kept_scaled(logits, token_ids, law_ptr):  # type: ignore[no-untyped-def]
+def kept_scaled(logits, token_ids, law_ptr):
     """float32: scaled logits of some tokens of a row, -inf where a token is not kept."""
     temperature, peak = tl.load(law_ptr), tl.load(law_ptr + 1)
     floor, last_id = tl.load(law_ptr + 2), tl.load(law_ptr + 3)

@@ -100,7 +100,7 @@ def _place(position: int, stream: int, branch: int) -> np.ndarray:
 
 
 @njit(inline="always")
-def _philox(c0, c1, c2, c3, k0, k1):  # type: ignore[no-untyped-def]
+def _philox(c0, c1, c2, c3, k0, k1):
     for _ in range(_ROUNDS):
         product0 = np.uint64(c0) * _MULTIPLIERS[0]
         product1 = np.uint64(c2) * _MULTIPLIERS[1]
@@ -126,12 +126,12 @@ _BIAS_TO_ROOT_HALF = np.uint64(0x3FF0000000000000 - 0x3FE6A09E00000000)  # 1.0 l
 
 
 @njit(inline="always")
-def _to_float(n):  # type: ignore[no-untyped-def]
+def _to_float(n):
     return np.uint64(n | _MAGIC).view(np.float64) - 4503599627370496.0
 
 
 @njit(inline="always")
-def _ln(x):  # type: ignore[no-untyped-def]
+def _ln(x):
     """Natural logarithm of a positive normal float64, by the series of FreeBSD's e_log.c.
 
     x = 2^k * (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)), s = f / (2 + f), and
@@ -153,12 +153,12 @@ def _ln(x):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _gumbel_of_word(word):  # type: ignore[no-untyped-def]
+def _gumbel_of_word(word):
     return np.float32(-_ln(-_ln((_to_float(np.uint64(word)) + 0.5) * 2.0**-32)))
 
 
 @njit(cache=True)
-def _words(counters, key, place):  # type: ignore[no-untyped-def]
+def _words(counters, key, place):
     words = np.empty((counters.shape[0], 4), np.uint32)
     for i in range(counters.shape[0]):
         w0, w1, w2, w3 = _philox(counters[i], place[0], place[1], place[2], key[0], key[1])
@@ -167,7 +167,7 @@ def _words(counters, key, place):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, error_model="numpy")
-def _gumbel_of(words):  # type: ignore[no-untyped-def]
+def _gumbel_of(words):
     noise = np.empty(words.shape[0], np.float32)
     for i in range(words.shape[0]):
         noise[i] = _gumbel_of_word(words[i])
@@ -175,7 +175,7 @@ def _gumbel_of(words):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, error_model="numpy")
-def _argmax_under_bound(logits, words, start):  # type: ignore[no-untyped-def]
+def _argmax_under_bound(logits, words, start):
     """-ln U >= 1 - U >= 2^e, so the noise is at most -e ln 2 where e is the exponent of 1 - U."""
     best = start
     best_score = np.float64(logits[start]) + _gumbel_of_word(words[start])

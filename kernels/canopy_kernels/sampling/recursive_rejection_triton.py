@@ -54,7 +54,7 @@ def launch_recursive_rejection(
 
 
 @triton.jit
-def _recursive_rejection_kernel(  # type: ignore[no-untyped-def]
+def _recursive_rejection_kernel(
     target,  # logits [N, V], laws float32 [N, 4], masses float64 [N, parts]
     trees,  # node_starts int32 [S + 1], token_ids int32 [N], parents int32 [N]
     rows,  # starts int32 [N + 1], token_ids int32 [E], log_probs float32 [E]
@@ -98,7 +98,7 @@ def _recursive_rejection_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _decide(law, masses, ids, probs, siblings, seed, position, PART: tl.constexpr):  # type: ignore[no-untyped-def]
+def _decide(law, masses, ids, probs, siblings, seed, position, PART: tl.constexpr):
     """The accepted child and -1, or a number past the last node and the bonus token."""
     parents, node, token_ids_ptr = siblings
     is_deterministic = tl.max(probs, 0) == 0.0

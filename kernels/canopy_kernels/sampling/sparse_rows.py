@@ -12,7 +12,7 @@ from canopy_kernels.sampling.trees import next_child
 
 
 @triton.jit
-def load_row(rows, row, ROW: tl.constexpr):  # type: ignore[no-untyped-def]
+def load_row(rows, row, ROW: tl.constexpr):
     """int32 [ROW] ids, -1 behind the last, and float64 [ROW] probs, all 0 in an empty row."""
     slots = tl.arange(0, ROW)
     start = tl.load(rows[0] + row)
@@ -23,7 +23,7 @@ def load_row(rows, row, ROW: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def child_tokens(siblings, ids):  # type: ignore[no-untyped-def]
+def child_tokens(siblings, ids):
     """`ids` with the tokens of the children in the first places."""
     parents, node, token_ids_ptr = siblings
     slots = tl.arange(0, ids.shape[0])
@@ -37,7 +37,7 @@ def child_tokens(siblings, ids):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def sample_residual(law, masses, ids, weights, left, point, PART: tl.constexpr):  # type: ignore[no-untyped-def]
+def sample_residual(law, masses, ids, weights, left, point, PART: tl.constexpr):
     """The first token whose running sum of weights passes `point`.
 
     The weights are the row's, except that `left` replaces `weights` at the tokens `ids`.
@@ -60,7 +60,7 @@ def sample_residual(law, masses, ids, weights, left, point, PART: tl.constexpr):
 
 
 @triton.jit
-def _first_past(weights, before, point):  # type: ignore[no-untyped-def]
+def _first_past(weights, before, point):
     """The first place whose running sum passes `point`, or the last positive one."""
     places = tl.arange(0, weights.shape[0])
     running = before + tl.cumsum(weights, 0)

@@ -55,7 +55,7 @@ def launch_traversal(
 
 
 @triton.jit
-def _traversal_kernel(  # type: ignore[no-untyped-def]
+def _traversal_kernel(
     target,  # logits [N, V], laws float32 [N, 4], masses float64 [N, parts]
     trees,  # node_starts int32 [S + 1], token_ids int32 [N], parents int32 [N]
     rows,  # starts int32 [N + 1], token_ids int32 [E], log_probs float32 [E]
@@ -118,7 +118,7 @@ def _traversal_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _offer(law, mass, ids, probs, siblings, weight, reached):  # type: ignore[no-untyped-def]
+def _offer(law, mass, ids, probs, siblings, weight, reached):
     """Offer every child of a node that is reached with `weight`, as if all of them were rejected.
 
     Returns `reached` with the children's weights, the weight that is left to the node, and its
@@ -156,7 +156,7 @@ def _offer(law, mass, ids, probs, siblings, weight, reached):  # type: ignore[no
 
 
 @triton.jit
-def _first_in_post_order(parents, is_passed):  # type: ignore[no-untyped-def]
+def _first_in_post_order(parents, is_passed):
     """The first node that passed, where children come before their parent. The anchor passes."""
     nodes = tl.arange(0, parents.shape[0])
     node = _leftmost_leaf(parents, 0)
@@ -170,7 +170,7 @@ def _first_in_post_order(parents, is_passed):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _leftmost_leaf(parents, node):  # type: ignore[no-untyped-def]
+def _leftmost_leaf(parents, node):
     leaf = node
     child = next_child(parents, node, node)
     while child < parents.shape[0]:
@@ -180,7 +180,7 @@ def _leftmost_leaf(parents, node):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _store_path(path_ptr, parents, node):  # type: ignore[no-untyped-def]
+def _store_path(path_ptr, parents, node):
     """Write the nodes from below the anchor down to `node`; returns how many they are."""
     nodes = tl.arange(0, parents.shape[0])
     depth = 0

@@ -58,7 +58,7 @@ def launch_walk_trees(trees: Trees, decided_ids: torch.Tensor) -> VerificationRe
 
 
 @triton.jit
-def _walk_trees_kernel(  # type: ignore[no-untyped-def]
+def _walk_trees_kernel(
     node_starts_ptr,  # int32 [S + 1]
     token_ids_ptr,  # int32 [N]
     parents_ptr,  # int32 [N]

@@ -68,7 +68,7 @@ class VerificationResults:
 
 
 @triton.jit
-def next_child(parents, node, after):  # type: ignore[no-untyped-def]
+def next_child(parents, node, after):
     """The first child of `node` behind node `after`, or a number past the last node.
 
     parents: int32 [NODES], padded with a number that is no node.
