@@ -1,7 +1,7 @@
 """Client of a Canopy server: text in, text out or streamed, over gRPC or HTTP.
 
     with Client("127.0.0.1:8001") as client:
-        print(client.chat("Write a haiku about rivers").text)
+        print(client.chat("Name three rivers.").text)
 
     async with AsyncClient("http://127.0.0.1:8000") as client:
         async with client.stream("The capital of France is") as stream:

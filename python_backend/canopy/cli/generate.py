@@ -36,7 +36,7 @@ def generate(
 ) -> None:
     """Answer one prompt, streaming the text. Ctrl-C cancels.
 
-    Examples: canopy generate "Write a haiku about rivers" ·
+    Examples: canopy generate "Name three rivers." ·
     canopy generate --raw "def fibonacci(n):" -n 64 -t 0 --stats
     """
     text = sys.stdin.read() if prompt == "-" else prompt

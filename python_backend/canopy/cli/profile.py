@@ -35,7 +35,9 @@ def profile(
     Example: canopy profile --plot step-times.svg
     """
     import os
+    import time
 
+    started_s = time.monotonic()
     from canopy.server.runtime import THREAD_VARIABLES
 
     os.environ.update(THREAD_VARIABLES)  # as on the server; read once, when torch is loaded
@@ -51,7 +53,8 @@ def profile(
     path = output or profile_path(deployment)
     require_writable(path)
     with _bars() as show:
-        measurement = measure_profile(deployment, seconds, show)
+        left_s = max(seconds - (time.monotonic() - started_s), seconds / 2)
+        measurement = measure_profile(deployment, left_s, show)
     write_profile(measurement, path)
     if (spread := measurement.steps.spread) > _CALM_SPREAD:
         print(

@@ -19,7 +19,6 @@ from canopy.verifier.stage import make_verifier
 _OVERHEAD_MS = 1.5  # of a step on the server: three calls of a stage, and sending
 _MIN_STEP_TOKENS = 512  # prompts of the measurement are computed in large pieces
 _STEPS_SHARE = 0.5  # of the time
-_LEAST_DRAFTING_S = 1.0
 
 Progress = Callable[[str, float], None]  # phase, share done
 
@@ -62,9 +61,8 @@ def measure_profile(
         is_coarse=steps.grid.is_coarse,
     )
     if has_drafter:
-        left_s = max(end - time.monotonic(), _LEAST_DRAFTING_S)
         show = partial(on_progress, "drafted nodes")
-        profile = _with_drafter(profile, measured, verifier, left_s, show)
+        profile = _with_drafter(profile, measured, verifier, end, show)
     return Measurement(profile, steps)
 
 
@@ -90,11 +88,11 @@ def _with_drafter(
     profile: Profile,
     deployment: Deployment,
     verifier: Verifier,
-    seconds: float,
+    end_s: float,
     on_progress: Callable[[float], None],
 ) -> Profile:
     """The profile with what the drafter costs and, where enough was seen, with what it brings."""
-    recordings = record(deployment, verifier, seconds, on_progress)
+    recordings = record(deployment, verifier, end_s, on_progress)
     together = joined([recording.outcomes for recording in recordings.values()])
     profile = replace(profile, draft_ms=min(r.draft_ms for r in recordings.values()))
     if not together.are_enough:

@@ -34,6 +34,7 @@ _PROMPTS = (
     "Translate into French: Good morning, how are you? I am well, thank you.",
 )
 _MANY = 1 << 10
+_LEAST_S = 1.0  # for both laws together
 LAWS: dict[str, dict[str, Any]] = {
     GREEDY: {"temperature": 0.0},
     SAMPLED: {"temperature": 0.8, "acceptance": "coupled", "seed": 1},
@@ -68,12 +69,13 @@ class _NullSink:
 def record(
     deployment: Deployment,
     verifier: Verifier,
-    seconds: float,
+    end_s: float,
     on_progress: Callable[[float], None] = lambda share: None,
 ) -> dict[str, Recording]:
     """Decode greedily, then at random, each until the prompts or half of the time is used up.
 
-    By the law's name in LAWS. Raises InvalidDeployment.
+    end_s: by the monotonic clock; loading the drafter is part of the time. By the law's name in
+    LAWS. Raises InvalidDeployment.
     """
     drafter = make_drafter(deployment, Profile())
     recordings: dict[str, Recording] = {}
@@ -82,7 +84,9 @@ def record(
         limits = replace(engine_limits(deployment), max_running=_NUM_RUNNING, max_waiting=_MANY)
         engine = Engine(Stages(drafter, recorder, recorder), limits, lambda token_ids: "")
         show = _part_of(on_progress, number / len(LAWS), 1.0 / len(LAWS))
-        _decode(engine, _requests(deployment, law), seconds / len(LAWS), show)
+        requests = _requests(deployment, law)
+        seconds = max(end_s - time.monotonic(), _LEAST_S) / (len(LAWS) - number)
+        _decode(engine, requests, seconds, show)
         metrics = engine.metrics
         draft_ms = 1e3 * metrics.stage_seconds["draft"] / max(metrics.num_rounds, 1)
         recordings[name] = Recording(recorder.outcomes, draft_ms)
