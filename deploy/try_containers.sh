@@ -49,6 +49,7 @@ for port in 8000 8001 8002 8080; do
     ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || cannot "port $port is in use"
 done
 trap finish EXIT
+for target in "${targets[@]}"; do in_store rm "try-$target" >/dev/null 2>&1 || true; done
 mkdir -p "$store" "$folder/pip" "$folder/models"
 chown 10001 "$folder/models"
 

@@ -1,5 +1,6 @@
 """Headless Chromium, and the page as its user sees it."""
 
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -61,8 +62,12 @@ class ChatPage:
         self.page.keyboard.press("Enter")
 
     def wait_for_end(self) -> None:
-        """Until nothing streams any more."""
-        expect(self.page.locator("#send")).to_be_visible(timeout=30_000)
+        """Until nothing streams any more and every round that came is drawn."""
+        expect(self.page.locator("#send")).to_be_visible(timeout=60_000)
+        summary = self.page.locator(".summary").last
+        if summary.count() and (rounds := re.search(r"(\d+) rounds", summary.inner_text())):
+            all_drawn = re.compile(f" of {rounds[1]}$")
+            expect(self.page.locator("#position")).to_have_text(all_drawn, timeout=60_000)
 
     @property
     def answer(self) -> str:

@@ -141,3 +141,8 @@ def test_no_file_is_longer_than_300_lines():
 def test_no_folder_holds_more_than_22_modules():
     folders = {path.parent for path in ALL}
     assert not [f for f in folders if len(list(f.glob("*.py"))) > 23]  # with its __init__.py
+
+
+def test_no_two_test_modules_share_a_name():
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert len(names) == len(set(names)), sorted({n for n in names if names.count(n) > 1})
