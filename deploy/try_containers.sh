@@ -94,8 +94,6 @@ build() { # TARGET
     }
 }
 run_in() { # TARGET CMD...: in the target's container, as the image's user, with its environment
-    in_store inspect --type container "try-$1" >/dev/null 2>&1 ||
-        in_store from --pull-never --name "try-$1" "localhost/canopy-$1" >/dev/null
     in_store run --isolation chroot --network host "${volumes[@]}" \
         --volume "$folder/models:/models" "try-$1" -- "${@:2}"
 }
@@ -116,7 +114,10 @@ wait_for() { # SECONDS CMD...
 }
 wants() { [[ " ${targets[*]} " == *" $1 "* ]]; }
 
-for target in "${targets[@]}"; do build "$target"; done
+for target in "${targets[@]}"; do
+    build "$target"
+    in_store from --pull-never --name "try-$target" "localhost/canopy-$target" >/dev/null
+done
 
 if wants server-gpu; then
     echo "== server-gpu: what a launcher of a GPU kernel is built with"

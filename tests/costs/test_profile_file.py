@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from canopy.config import Deployment, TargetConfig, TreeConfig
+from canopy.config import CacheConfig, Deployment, TargetConfig, TreeConfig
 from canopy.costs.cost_model import CostModel
 from canopy.costs.profile import Profile
 from canopy.costs.profile_file import find_profile, fingerprint, load_profile, profile_path
@@ -85,7 +85,8 @@ def test_on_a_gpu_other_ways_to_compute_a_step_are_another_device(monkeypatch, t
     on_gpu = {"model": str(tiny_folder), "device": "cuda", "dtype": "bfloat16"}
     ways: list[dict] = [{}, {"max_graph_rows": 0}, {"batch_invariant": True}]
     targets = [TargetConfig(**on_gpu, **way) for way in ways]
-    names = {fingerprint(Deployment(target=target))["device"] for target in targets}
+    cache = CacheConfig(block_size=64)
+    names = {fingerprint(Deployment(target=t, cache=cache))["device"] for t in targets}
     assert len(names) == 3
     assert all(name.startswith("card") for name in names)
 
