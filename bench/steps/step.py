@@ -23,7 +23,8 @@ from bench.peers.samples import arm_order, quartiles
 from bench.peers.synthetic import add_synthetic_argument, target_models
 from bench.steps.cases import CONTEXT_LENGTH, Case, StepTimer
 from bench.steps.phases import measure_phases
-from canopy.config import DTYPES, QUANTIZED_DTYPES, TargetConfig
+from canopy.config import TargetConfig
+from canopy.dtypes import DTYPES, QUANTIZED
 from canopy.errors import CanopyError
 from canopy.model_store.folders import with_model_folders
 
@@ -48,7 +49,7 @@ def run(options: Options) -> Result:
         target = with_model_folders(deployment, progress).target
     repeats = arguments.repeats or (_QUICK_REPEATS if options.is_quick else _REPEATS)
     if arguments.phases:
-        dtype = target.dtype if target.dtype in QUANTIZED_DTYPES else "int8"
+        dtype = target.dtype if target.dtype in QUANTIZED else "int8"
         records = measure_phases(replace(target, dtype=dtype), repeats)
         return Result({}, {f"phases of an {dtype} step, summed over layers": records})
     reasons: dict[str, str] = {}

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from canopy.cpus import usable_cpus
+from canopy.dtypes import AUTO, DTYPES, QUANTIZED, target_dtype
 from canopy.errors import InvalidDeployment
 from canopy.sampling import Acceptance, PolicyName
 
 DEPLOYMENT_VARIABLE = "CANOPY_DEPLOYMENT"
 
-DTYPES = ("float32", "bfloat16", "int8", "int4")
-QUANTIZED_DTYPES = ("int8", "int4")  # for the CPU, bit-equal in any batch
 DEVICES = ("cpu", "cuda")
 HEAD_SOURCES = ("eagle3", "dspark", "dflash")  # published draft heads
 # Drafters that may read the target's hidden states.
@@ -47,7 +46,7 @@ class TargetConfig:
     """The model whose distribution is kept."""
 
     model: str = DEFAULT_MODEL  # a name that `canopy fetch-model` knows, or a Hugging Face folder
-    dtype: str = "int8"  # on a GPU: "bfloat16"
+    dtype: str = AUTO  # on the CPU int4 for the default model, else int8; on a GPU bfloat16
     device: str = "cpu"
     num_threads: int = 0  # 0: all CPUs that affinity and quota allow
     max_graph_rows: int = 256  # cuda: rows of a step up to which it replays a CUDA graph; 0: never
@@ -57,10 +56,12 @@ class TargetConfig:
     worker_timeout_s: float = 60.0  # a rank that is silent for longer counts as hung
 
     def __post_init__(self) -> None:
-        _require_choice("target.dtype", self.dtype, DTYPES)
         _require_choice("target.device", self.device, DEVICES)
+        dtype = target_dtype(self.dtype, self.device, self.model == DEFAULT_MODEL)
+        object.__setattr__(self, "dtype", dtype)
+        _require_choice("target.dtype", self.dtype, (AUTO, *DTYPES))
         _require(
-            self.device == "cpu" or self.dtype not in QUANTIZED_DTYPES,
+            self.device == "cpu" or self.dtype not in QUANTIZED,
             f'target.dtype = "{self.dtype}" is for the CPU: choose a float type on a GPU',
         )
         _require(self.num_threads >= 0, "target.num_threads must be 0 (all CPUs) or more")
@@ -81,7 +82,7 @@ class TargetConfig:
         size = self.tensor_parallel_size
         _require(1 <= size <= 64, "target.tensor_parallel_size must be in 1..64")
         _require(
-            size == 1 or self.dtype not in QUANTIZED_DTYPES,
+            size == 1 or self.dtype not in QUANTIZED,
             f'target.dtype = "{self.dtype}" runs on one rank: choose "bfloat16" or "float32", or '
             "tensor_parallel_size = 1",
         )
@@ -111,8 +112,8 @@ class DrafterConfig:
         _require_choice("drafter.source", self.source, SOURCES)
         _require_choice("drafter.dtype", self.dtype, ("", *DTYPES))
         _require(
-            self.dtype != "int8" or self.source == "autoregressive",
-            'drafter.dtype = "int8" is for an autoregressive drafter: choose float32 or bfloat16',
+            self.dtype not in QUANTIZED or self.source == "autoregressive",
+            "drafter.dtype: only an autoregressive drafter has integers; a head has floats",
         )
         _require(self.num_threads >= 0, "drafter.num_threads must be 0 (all CPUs) or more")
         for name in ("max_nodes", "row_size", "num_candidates"):

@@ -1,6 +1,13 @@
 import pytest
 
-from canopy.config import Deployment, deployment_as_tables, load_deployment, parse_deployment
+from canopy.config import (
+    Deployment,
+    TargetConfig,
+    deployment_as_tables,
+    load_deployment,
+    parse_deployment,
+)
+from canopy.dtypes import DTYPES, draft_head_dtype, drafter_dtype
 from canopy.errors import InvalidDeployment
 
 
@@ -34,7 +41,7 @@ def test_whole_numbers_pass_for_floats():
         ("[cache]\nnum_tokens = 4\n", "must hold one block"),
         ("[server]\nhttp_port = 8001\n", "ports must differ"),
         ("[drafter]\nsource = 'autoregressive'\n", "drafter.model is the folder"),
-        ("[target]\ntensor_parallel_size = 2\n", '"int8" runs on one rank: choose "bfloat16"'),
+        ("[target]\ntensor_parallel_size = 2\n", '"int4" runs on one rank: choose "bfloat16"'),
         ("[server]\nhost = '[::1]'\n", "without brackets"),
         ("[server]\nhost = ''\n", "server.host"),
         ("[target]\nrendezvous = 'a:1'\n", "for tensor_parallel_size = 2 or more"),
@@ -53,3 +60,29 @@ def test_what_is_wrong_in_a_file_is_named(tmp_path, text, message):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(InvalidDeployment, match="there is no deployment file"):
         load_deployment(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize(
+    ("target", "dtype"),
+    [
+        ({}, "int4"),
+        ({"model": "some/folder"}, "int8"),
+        ({"device": "cuda"}, "bfloat16"),
+        ({"dtype": "int8"}, "int8"),
+        ({"model": "some/folder", "dtype": "int4"}, "int4"),
+    ],
+)
+def test_four_bits_are_the_default_only_where_the_model_has_no_more(target, dtype):
+    assert TargetConfig(**target).dtype == dtype
+
+
+def test_drafter_weights_follow_the_target_but_for_four_bits():
+    assert [drafter_dtype("", dtype) for dtype in DTYPES] == ["float32", "bfloat16", "int8", "int8"]
+    assert [draft_head_dtype("", dtype) for dtype in DTYPES] == [
+        "float32",
+        "bfloat16",
+        "float32",
+        "float32",
+    ]
+    assert drafter_dtype("int4", "int8") == "int4"
+    assert draft_head_dtype("bfloat16", "int4") == "bfloat16"

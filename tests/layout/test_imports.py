@@ -8,12 +8,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "python_backend" / "canopy"
 
-BASE = {"addresses", "config", "cpus", "errors", "metrics_page", "sampling"}
+BASE = {"addresses", "config", "cpus", "dtypes", "errors", "metrics_page", "sampling"}
 SHARED = BASE | {"tree", "text", "costs", "acceptance", "kv_cache", "models", "model_store"}
 ALLOWED = {
-    "config": {"cpus", "errors", "sampling"},
+    "config": {"cpus", "dtypes", "errors", "sampling"},
     "addresses": {"config", "errors"},
     "cpus": set(),
+    "dtypes": set(),
     "errors": set(),
     "metrics_page": set(),
     "sampling": set(),

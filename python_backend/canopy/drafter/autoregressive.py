@@ -20,6 +20,7 @@ from canopy.drafter.growth.levelwise import LevelwiseProposal
 from canopy.drafter.source import DraftSequence, DraftTask
 from canopy.drafter.threads import torch_threads
 from canopy.drafter.vocabulary import require_same_vocabulary
+from canopy.dtypes import drafter_dtype
 from canopy.errors import InvalidDeployment
 from canopy.kv_cache.block_manager import BlockManager
 from canopy.model_store.folders import model_folder, small_drafter_folder
@@ -37,7 +38,7 @@ def make_autoregressive_source(deployment: Deployment) -> "AutoregressiveSource"
     folder = small_drafter_folder(drafter.model)
     vocab_size = require_same_vocabulary(model_folder(target.model), folder)
     with torch_threads(drafter.threads):
-        decoder = load_decoder(folder, drafter.dtype or target.dtype, target.device)
+        decoder = load_decoder(folder, drafter_dtype(drafter.dtype, target.dtype), target.device)
     if decoder.config.vocab_size < vocab_size:
         raise InvalidDeployment(
             f"{folder.name} has {decoder.config.vocab_size} embeddings for {vocab_size} token ids"

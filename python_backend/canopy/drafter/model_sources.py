@@ -14,6 +14,7 @@ from canopy.drafter.draft_heads.block import BlockHeadModel
 from canopy.drafter.draft_heads.eagle3 import Eagle3Source
 from canopy.drafter.lookup.source import LookupSource
 from canopy.drafter.source import ProposalSource
+from canopy.dtypes import draft_head_dtype
 from canopy.model_store.folders import model_folder
 from canopy.models.block_drafter.checkpoint import drafter_folder
 from canopy.models.draft_heads import Eagle3Head, load_draft_head
@@ -54,6 +55,7 @@ def _block_source(
 
 def _dtype(deployment: Deployment) -> torch.dtype:
     """Of a draft head."""
-    name = deployment.drafter.dtype or deployment.target.dtype
-    dtype: torch.dtype = torch.float32 if name == "int8" else getattr(torch, name)
+    dtype: torch.dtype = getattr(
+        torch, draft_head_dtype(deployment.drafter.dtype, deployment.target.dtype)
+    )
     return dtype

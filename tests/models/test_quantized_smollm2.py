@@ -1,4 +1,4 @@
-"""The embedded model keeps its quality on int8 weights, and its exactness at its real sizes."""
+"""The embedded model keeps its quality on integers, and its exactness at its real sizes."""
 
 import json
 from pathlib import Path
@@ -43,9 +43,9 @@ def token_ids(folder: Path) -> list[int]:
     return list(Tokenizer.from_file(str(folder / "tokenizer.json")).encode(TEXT).ids)
 
 
-@pytest.fixture(scope="module")
-def int8(folder: Path) -> Decoder:
-    return load_decoder(folder, "int8", "cpu")
+@pytest.fixture(scope="module", params=["int4", "int8"])
+def quantized(request, folder: Path) -> Decoder:
+    return load_decoder(folder, request.param, "cpu")
 
 
 def logits_of(decoder: Decoder, token_ids: list[int], chunk: int) -> torch.Tensor:
@@ -68,16 +68,24 @@ def perplexity(decoder: Decoder, passages: list[list[int]]) -> float:
     return float(torch.cat(losses).mean().exp())
 
 
-def test_perplexity_is_within_two_percent_of_float32(folder, int8):
+@pytest.fixture(scope="module")
+def passages(folder: Path) -> list[list[int]]:
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     prompts = "\n".join(json.loads(line)["prompt"] for line in PROMPTS.open(encoding="utf-8"))
     token_ids = tokenizer.encode(f"{TEXT}\n{prompts}").ids
-    passages = [list(token_ids[start : start + 500]) for start in range(0, 2000, 500)]
-    exact = perplexity(load_decoder(folder, "float32", "cpu"), passages)
-    assert abs(perplexity(int8, passages) / exact - 1) < 0.02
+    return [list(token_ids[start : start + 500]) for start in range(0, 2000, 500)]
 
 
-def test_chunks_change_no_bit(int8, token_ids):
-    whole = logits_of(int8, token_ids[:60], 60)
-    assert torch.equal(logits_of(int8, token_ids[:60], 13), whole)
-    assert torch.equal(logits_of(int8, token_ids[:60], 1), whole)
+@pytest.fixture(scope="module")
+def exact_perplexity(folder: Path, passages: list[list[int]]) -> float:
+    return perplexity(load_decoder(folder, "float32", "cpu"), passages)
+
+
+def test_perplexity_is_within_two_percent_of_float32(passages, quantized, exact_perplexity):
+    assert abs(perplexity(quantized, passages) / exact_perplexity - 1) < 0.02
+
+
+def test_chunks_change_no_bit(quantized, token_ids):
+    whole = logits_of(quantized, token_ids[:60], 60)
+    assert torch.equal(logits_of(quantized, token_ids[:60], 13), whole)
+    assert torch.equal(logits_of(quantized, token_ids[:60], 1), whole)
