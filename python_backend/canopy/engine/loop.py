@@ -98,9 +98,10 @@ class Engine:
             if not self.has_work:
                 self._queue.wait(_PING_S if self._stage_health.have_all_answered else _FIRST_PING_S)
             try:
-                if self._is_asked and not self.has_work:
+                if self.has_work:
+                    self.step()
+                elif self._is_asked:
                     self._ping_stages()
-                self.step()
                 after_step()
             except Exception as error:
                 logger.exception("a step failed")
