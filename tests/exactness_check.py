@@ -1,10 +1,10 @@
-"""The losslessness linter: the exact law of what one round emits, on a toy model.
+"""The exact distribution of what one round emits, on a toy model.
 
 A round drafts a proposal level by level, lets the policy choose what is verified, and verifies it.
 The linter follows every draw and every accept test both ways, through the code that serves
 requests (`draw_children`, `decide_token`, `walk`, `traverse`). The round is lossless iff the
-emitted tokens, continued by the target's own law, follow the target's joint law; since that holds
-at any prefix, rounds chain to any length.
+emitted tokens, continued by the target's own distribution, follow the target's joint distribution;
+since that holds at any prefix, rounds chain to any length.
 
 At a `deterministic` prefix nothing is drawn: the children are point masses on the drafter's most
 probable tokens. Greedy, coupled and target_only decide the token y after a node from the target
@@ -86,10 +86,10 @@ class Round:
 
     def error(self) -> float:
         """Largest deviation from the target's probability of any max_depth + 1 tokens."""
-        law = self.law()
+        distribution = self.distribution()
 
         def deviation(prefix: Prefix, expected: float, continued: float) -> float:
-            reached = continued + law.get(prefix, 0.0)
+            reached = continued + distribution.get(prefix, 0.0)
             if len(prefix) > self.max_depth:
                 return abs(reached - expected)
             return max(
@@ -102,15 +102,17 @@ class Round:
 
     def acceptance_length(self) -> float:
         """Expected number of emitted tokens."""
-        return sum(len(emitted) * probability for emitted, probability in self.law().items())
+        return sum(
+            len(emitted) * probability for emitted, probability in self.distribution().items()
+        )
 
-    def law(self) -> dict[Prefix, float]:
+    def distribution(self) -> dict[Prefix, float]:
         """Probability of every token list that the round can emit."""
-        law: dict[Prefix, float] = defaultdict(float)
+        distribution: dict[Prefix, float] = defaultdict(float)
         for drafted, draft_probability in enumerate_outcomes(self._draft):
             for emitted, walk_probability in enumerate_outcomes(partial(self._walk, drafted)):
-                law[emitted] += draft_probability * walk_probability
-        return law
+                distribution[emitted] += draft_probability * walk_probability
+        return distribution
 
     def _target_probs(self, prefix: Prefix) -> np.ndarray:
         probs = self.target(prefix)

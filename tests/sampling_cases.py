@@ -72,7 +72,9 @@ def to_device(array: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(array)).to(DEVICE)
 
 
-def laws_of(logits: torch.Tensor, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0) -> torch.Tensor:
+def thresholds_of(
+    logits: torch.Tensor, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0
+) -> torch.Tensor:
     """The same sampling parameters at every row."""
 
     def column(value, dtype=torch.float32):
@@ -129,12 +131,12 @@ def _random_row(generator, vocab_size: int) -> ProposalRow:
 def arguments(case: Case, **params):
     """What the launchers of the ratio rules take."""
     logits = case.device_logits
-    laws = laws_of(logits, **params)
+    thresholds = thresholds_of(logits, **params)
     return (
         case.device_trees,
         case.device_rows,
         logits,
-        laws,
+        thresholds,
         case.device_seeds,
         case.device_positions,
     )

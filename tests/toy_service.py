@@ -65,8 +65,8 @@ class TritonPythonModel:
             "stages": {"draft": "ready", "tree_builder": "ready", "verifier": "ready"},
         }
         if message["op"] == "describe":
-            law = {"temperature": 0.2, "top_p": 0.9, "max_tokens": 9, "chat_max_tokens": 99}
-            reply = {"model": "toy", "max_context_length": 99, "defaults": law}
+            defaults = {"temperature": 0.2, "top_p": 0.9, "max_tokens": 9, "chat_max_tokens": 99}
+            reply = {"model": "toy", "max_context_length": 99, "defaults": defaults}
         reply = json.dumps(reply)
         sender.send(pb_utils.InferenceResponse(self.outputs(reply, "stop", None)), flags=FINAL)
 

@@ -77,13 +77,13 @@ def _deployments(options: Options) -> dict[str, Deployment]:
 
 
 def _settings(arguments: argparse.Namespace, sources: str) -> list[Setting]:
-    laws: list[tuple[float, str]] = []
+    sampled: list[tuple[float, str]] = []
     for temperature in arguments.temperatures:
         modes = arguments.modes if temperature > 0 else ["greedy"]
-        laws += [(temperature, mode) for mode in modes]
+        sampled += [(temperature, mode) for mode in modes]
     return [
         Setting(sources, policy, budget, temperature, mode)
-        for (temperature, mode), policy in product(laws, arguments.policies)
+        for (temperature, mode), policy in product(sampled, arguments.policies)
         for budget in _budgets(policy, arguments.node_budgets)
     ]
 
@@ -171,7 +171,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--modes",
         type=listed(one_of(_SAMPLING_MODES)),
         default=list(_SAMPLING_MODES),
-        help="laws of acceptance above temperature 0",
+        help="acceptance modes above temperature 0",
     )
     parser.add_argument(
         "--sources",

@@ -41,9 +41,9 @@ Texts = dict[str, Written]
 
 
 def text_key(prompt_ids: np.ndarray, params: SamplingParams) -> str:
-    """Of what decides a text: the prompt and the law, however drafted."""
-    law = replace(params.without_speculation(), acceptance=Acceptance.GREEDY)
-    return sha256(prompt_ids.astype(np.int32).tobytes() + repr(law).encode()).hexdigest()
+    """Identifies a text by what decides it: the prompt and its sampling, however drafted."""
+    mode = replace(params.without_speculation(), acceptance=Acceptance.GREEDY)
+    return sha256(prompt_ids.astype(np.int32).tobytes() + repr(mode).encode()).hexdigest()
 
 
 class TextStore:

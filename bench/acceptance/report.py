@@ -24,14 +24,14 @@ class Setting:
     mode: str
 
     @property
-    def law(self) -> str:
-        """The mode with its temperature; nothing for greedy."""
+    def sampling(self) -> str:
+        """The mode with its temperature; empty for greedy."""
         return "" if self.mode == "greedy" else f"{self.mode}_t{self.temperature:g}"
 
     @property
     def suffix(self) -> str:
         """Of a figure's name."""
-        return f"_{self.law}" if self.law else ""
+        return f"_{self.sampling}" if self.sampling else ""
 
 
 @dataclass
@@ -103,10 +103,10 @@ def _figures_of_all_sources(outcomes: Sequence[Outcome]) -> dict[str, float]:
     for outcome in outcomes:
         setting = outcome.setting
         if setting.sources == "all" and setting.policy == "topn":
-            if not setting.law:
+            if not setting.sampling:
                 figures[f"tree{setting.node_budget}_tau"] = outcome.total.acceptance_length
             elif setting.node_budget == _LISTED_NODES:
-                figures[f"{setting.law}_tau"] = outcome.total.acceptance_length
+                figures[f"{setting.sampling}_tau"] = outcome.total.acceptance_length
     return figures
 
 
@@ -117,9 +117,13 @@ def _figures_of_chains(outcomes: Sequence[Outcome]) -> dict[str, float]:
     trees: dict[str, float] = {}
     for outcome in outcomes:
         setting, tau = outcome.setting, outcome.total.acceptance_length
-        if setting.policy == "chain" and not setting.law:
+        if setting.policy == "chain" and not setting.sampling:
             chains[setting.sources] = tau
-        if setting.policy == "topn" and not setting.law and setting.node_budget == _LISTED_NODES:
+        if (
+            setting.policy == "topn"
+            and not setting.sampling
+            and setting.node_budget == _LISTED_NODES
+        ):
             trees[setting.sources] = tau
     figures = {"chain_tau" if s == "all" else f"{s}_chain_tau": chains[s] for s in chains}
     for sources in chains.keys() & trees.keys():
@@ -176,7 +180,7 @@ def _names(setting: Setting) -> Record:
 def plot_acceptance(outcomes: Sequence[Outcome], folder: Path) -> None:
     """acceptance-by-depth.svg and acceptance-by-nodes.svg of the greedy trees, a line a set of
     sources. Raises ImportError without matplotlib."""
-    greedy = [o for o in outcomes if o.setting.policy == "topn" and not o.setting.law]
+    greedy = [o for o in outcomes if o.setting.policy == "topn" and not o.setting.sampling]
     listed = [o for o in greedy if o.setting.node_budget == _LISTED_NODES]
     by_depth = [record for outcome in listed for record in _depth_records(outcome)]
     by_nodes = [_record(outcome, EVERY_CATEGORY) for outcome in greedy]

@@ -107,12 +107,12 @@ def _interleaved_runs(
 
 
 def _body(text: str, is_streamed: bool, max_tokens: int) -> bytes:
-    law = {"temperature": 0, "ignore_eos": True, "max_tokens": max_tokens}
+    options = {"temperature": 0, "ignore_eos": True, "max_tokens": max_tokens}
     return json.dumps(
         {
             "messages": json.dumps([{"role": "user", "content": text}]),
             "stream": is_streamed,
-            "sampling_parameters": json.dumps(law),
+            "sampling_parameters": json.dumps(options),
         }
     ).encode()
 

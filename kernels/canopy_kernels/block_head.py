@@ -1,11 +1,11 @@
-"""Next-token laws below an anchor out of one row of a block drafter's logits.
+"""Next-token distributions below an anchor out of one row of a block drafter's logits.
 
     candidates   the best columns of a row; the weight of all others is their tail
-    law          score(c) = (logits[c] + W2[c] . state + bonus of a copied token) / temperature
+    distribution score(c) = (logits[c] + W2[c] . state + bonus of a copied token) / temperature
                  log_probs(c) = score(c) - log(exp(tail) + sum over candidates of exp(score))
     state        tanh(code of the parent + code of the row + W4 state of the path before)
 
-Float32; a law's own sums are float64.
+Float32; sums over a distribution are float64.
 """
 
 import numpy as np

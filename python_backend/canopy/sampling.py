@@ -22,7 +22,7 @@ RANGES: dict[str, tuple[float, float]] = {
 
 
 class Acceptance(IntEnum):
-    """The laws of acceptance, by the number that crosses process borders."""
+    """The acceptance modes, by the number that crosses process borders."""
 
     GREEDY = 0
     COUPLED = 1
@@ -86,5 +86,5 @@ class SamplingParams:
             raise ValueError("a stop token id lies outside every vocabulary")
 
     def without_speculation(self) -> "SamplingParams":
-        """The same law, decoded one token a round."""
+        """The same sampling, decoded one token a round."""
         return replace(self, policy=PolicyName.OFF, node_budget=0)

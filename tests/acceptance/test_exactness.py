@@ -1,4 +1,4 @@
-"""Every policy in every mode keeps the target's law exactly; a policy that peeks does not."""
+"""Every policy in every mode keeps the target's distribution; a policy that peeks does not."""
 
 from dataclasses import dataclass, replace
 
@@ -57,8 +57,8 @@ def test_the_enumeration_covers_all_outcomes_once():
         first = random_source.sample(np.array([1.0, 0.0, 3.0]), 0)
         return first, random_source.bernoulli(0.25, 1) if first else None
 
-    law = dict(enumerate_outcomes(two_dice))
-    assert law == {(0, None): 0.25, (2, False): 0.5625, (2, True): 0.1875}
+    distribution = dict(enumerate_outcomes(two_dice))
+    assert distribution == {(0, None): 0.25, (2, False): 0.5625, (2, True): 0.1875}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The rejection law at one node is the target's law, exactly and through the noise."""
+"""The rejection rule at one node yields the target's distribution, exact and noisy."""
 
 from functools import cache
 
@@ -40,27 +40,27 @@ def nodes(draw):
 @given(node=nodes(), num_children=st.integers(0, 4), scale=st.sampled_from([1.0, 7.5]))
 def test_the_token_follows_the_target_whatever_the_row(node, num_children, scale):
     target, row = node
-    law = np.zeros(len(target))
+    distribution = np.zeros(len(target))
 
     def decide(random_source):
         children = draw_children(row, num_children, random_source)
         return decide_token(scale * target, children, row, random_source)
 
     for token, probability in enumerate_outcomes(decide):
-        law[token] += probability
-    np.testing.assert_allclose(law, target, atol=EXACT, rtol=0)
+        distribution[token] += probability
+    np.testing.assert_allclose(distribution, target, atol=EXACT, rtol=0)
 
 
 @settings(max_examples=60, deadline=None)
 @given(node=nodes(), children=st.lists(st.integers(0, 3), max_size=5))
 def test_deterministic_children_may_be_any_tokens_even_repeated(node, children):
     target, _ = node
-    law = np.zeros(len(target))
+    distribution = np.zeros(len(target))
     for token, probability in enumerate_outcomes(
         lambda random_source: decide_token(target, children, ProposalRow.empty(), random_source)
     ):
-        law[token] += probability
-    np.testing.assert_allclose(law, target, atol=EXACT, rtol=0)
+        distribution[token] += probability
+    np.testing.assert_allclose(distribution, target, atol=EXACT, rtol=0)
 
 
 def test_a_row_equal_to_the_target_is_always_accepted():
@@ -68,8 +68,10 @@ def test_a_row_equal_to_the_target_is_always_accepted():
     row = row_of(range(4), weights)
     target = row_probs(row)
     for token in range(4):
-        law = dict(enumerate_outcomes(lambda c, token=token: decide_token(target, [token], row, c)))
-        assert law.get(token, 0.0) > 1 - EXACT
+        distribution = dict(
+            enumerate_outcomes(lambda c, token=token: decide_token(target, [token], row, c))
+        )
+        assert distribution.get(token, 0.0) > 1 - EXACT
 
 
 def test_a_child_that_cannot_have_been_drawn_is_an_error():
@@ -162,15 +164,15 @@ def test_sampled_rounds_follow_the_target(acceptance):
         if len(emitted) > 1:
             second[emitted[0], emitted[1]] += 1
 
-    def law(prefix):
+    def distribution(prefix):
         weights = np.exp(toy_logits(prefix).astype(np.float64))
         return weights / weights.sum()
 
-    assert chi_square(first, law(())) < CHI_SQUARE_LIMIT[5]
+    assert chi_square(first, distribution(())) < CHI_SQUARE_LIMIT[5]
     followed = [token for token in range(VOCAB_SIZE) if second[token].sum() > 200]
     assert followed
     for token in followed:
-        assert chi_square(second[token], law((token,))) < CHI_SQUARE_LIMIT[5]
+        assert chi_square(second[token], distribution((token,))) < CHI_SQUARE_LIMIT[5]
 
 
 @pytest.mark.parametrize("acceptance", [Acceptance.REJECTION, Acceptance.COUPLED])

@@ -1,4 +1,4 @@
-"""Traversal keeps the target's law whatever is drawn, and accepts at least as much as rejection."""
+"""Traversal keeps the target's distribution and accepts at least as much as rejection."""
 
 from collections import Counter
 from dataclasses import dataclass, replace

@@ -18,7 +18,7 @@ STOPS = (3,)
 
 greedy = SamplingParams(temperature=0.0, acceptance=Acceptance.COUPLED)
 coupled = SamplingParams(temperature=0.8, acceptance=Acceptance.COUPLED)
-LAWS = {
+PARAMS = {
     "temperature 0": greedy,
     "greedy": SamplingParams(acceptance=Acceptance.GREEDY),
     "coupled": coupled,
@@ -58,11 +58,11 @@ def trees(draw, anchor):
     return DraftTree(np.array(tokens, np.int32), np.array(parents, np.int32))
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("params_name", PARAMS)
 @settings(max_examples=25, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 2**64 - 1))
-def test_the_text_is_that_of_plain_decoding(law, data, seed):
-    params = replace(LAWS[law], seed=seed)
+def test_the_text_is_that_of_plain_decoding(params_name, data, seed):
+    params = replace(PARAMS[params_name], seed=seed)
     expected = plain_decoding(params, NUM_TOKENS)
     sequence = list(PROMPT)
     while len(sequence) < len(expected):
@@ -80,7 +80,7 @@ def test_a_tree_that_holds_the_text_is_accepted_to_its_end():
 def test_no_stop_token_is_emitted_before_min_tokens():
     reaches_stop = 0
     for seed in range(40):
-        params = replace(LAWS["coupled, at least 6 tokens"], seed=seed)
+        params = replace(PARAMS["coupled, at least 6 tokens"], seed=seed)
         emitted = plain_decoding(params, NUM_TOKENS)[len(PROMPT) :]
         assert STOPS[0] not in emitted[:6]
         reaches_stop += STOPS[0] in emitted[6:]

@@ -1,4 +1,4 @@
-"""The benchmarks themselves on a tiny random model: shapes and laws of the numbers, no times."""
+"""Benchmarks on a tiny random model: shapes and relations of the numbers, no times."""
 
 from argparse import Namespace
 
@@ -75,23 +75,23 @@ def acceptance_result(deployment):
 
 
 def test_acceptance_reports_every_policy_mode_and_category(acceptance_result):
-    laws = ["", "_coupled_t0.7", "_rejection_t0.7"]
+    modes = ["", "_coupled_t0.7", "_rejection_t0.7"]
     names = {
-        f"{quantity}_{policy}{law}"
+        f"{quantity}_{policy}{mode}"
         for quantity in ("tau", "nodes", "accepted_per_node")
         for policy in ("chain", "topn")
-        for law in laws
+        for mode in modes
     }
     assert set(acceptance_result.figures) == names | {
         "lookup_chain_tau",
-        *(f"lookup4_tau{law}" for law in laws),
+        *(f"lookup4_tau{mode}" for mode in modes),
     }
     by_policy, by_category, _ = acceptance_result.details.values()
     assert len(by_policy) == 6
     assert {record["category"] for record in by_category} == {"qa", "code"}
 
 
-def test_acceptance_figures_keep_their_laws(acceptance_result):
+def test_acceptance_figures_keep_their_relations(acceptance_result):
     by_policy, by_category, _ = acceptance_result.details.values()
     for record in by_policy + by_category:
         assert 1.0 <= record["acceptance_length"] <= 1.0 + record["nodes_per_round"]

@@ -1,4 +1,4 @@
-"""The benchmark `step` on a tiny random model: shapes and laws of the numbers, no times."""
+"""The benchmark `step` on a tiny random model: shapes and relations of the numbers, no times."""
 
 from argparse import Namespace
 

@@ -41,7 +41,7 @@ def test_noise_of_seed_and_position_ranks_and_moves_no_acceptance_in_or_out(seed
 
 
 @pytest.mark.parametrize("acceptance", [Acceptance.GREEDY, Acceptance.TARGET_ONLY])
-def test_other_laws_of_acceptance_know_no_noise(acceptance):
+def test_other_acceptance_modes_have_no_noise(acceptance):
     assert coupled(known, sequence_of(acceptance), 0.7) is known
 
 

@@ -58,24 +58,24 @@ def assert_law(found, expected, tolerance=1e-3):
 def test_a_path_has_the_distributions_of_the_reference():
     golden = HEADS[SPARK]
     model = model_of(SPARK, reads_confidence=False)
-    laws = distributions_of(model, sequence_of(prompt_of(SPARK)), states_of(SPARK))
+    distributions = distributions_of(model, sequence_of(prompt_of(SPARK)), states_of(SPARK))
     path = golden["path_tokens"].tolist()
-    assert laws.num_rows == 7
+    assert distributions.num_rows == 7
     for depth, expected in enumerate(log_softmax(golden["path_corrected_logits"])):
-        assert_law(laws.after(path[:depth], 40), expected)
+        assert_law(distributions.after(path[:depth], 40), expected)
     for parent, expected in zip(
         golden["tree_parents_pos2"].tolist(), log_softmax(golden["tree_logits_pos2"]), strict=True
     ):
-        assert_law(laws.after([path[0], parent], 40), expected)
+        assert_law(distributions.after([path[0], parent], 40), expected)
 
 
 def test_temperature_comes_after_the_markov_head():
     golden, params = HEADS[SPARK], SamplingParams(temperature=0.7)
     model = model_of(SPARK, reads_confidence=False)
-    laws = distributions_of(model, sequence_of(prompt_of(SPARK), params), states_of(SPARK))
+    distributions = distributions_of(model, sequence_of(prompt_of(SPARK), params), states_of(SPARK))
     greedy = golden["greedy_tokens"].tolist()
     for depth, expected in enumerate(golden["draft_probs_T0.7"].double().log().numpy()):
-        assert_law(laws.after(greedy[:depth], 20), expected)
+        assert_law(distributions.after(greedy[:depth], 20), expected)
 
 
 def test_confidence_lowers_a_nodes_children_together():
@@ -86,7 +86,7 @@ def test_confidence_lowers_a_nodes_children_together():
     )
     greedy = golden["greedy_tokens"].tolist()
     for depth, confidence in enumerate(golden["confidence_probs"].tolist()):
-        ours, theirs = (laws.after(greedy[:depth], 8) for laws in (sure, plain))
+        ours, theirs = (distributions.after(greedy[:depth], 8) for distributions in (sure, plain))
         np.testing.assert_array_equal(ours[0], theirs[0])
         np.testing.assert_allclose(ours[1] - theirs[1], np.log(confidence), atol=1e-3)
 
@@ -95,8 +95,8 @@ def test_fewer_candidates_leave_a_tail():
     golden = HEADS[SPARK]
     model = model_of(SPARK, reads_confidence=False)
     model._drafter = replace(DRAFTER, num_candidates=32)
-    laws = distributions_of(model, sequence_of(prompt_of(SPARK)), states_of(SPARK))
-    token_ids, log_probs, _ = laws.after([], 64)
+    distributions = distributions_of(model, sequence_of(prompt_of(SPARK)), states_of(SPARK))
+    token_ids, log_probs, _ = distributions.after([], 64)
     assert len(token_ids) == 32
     assert np.exp(log_probs.astype(float)).sum() < 1.0
     base = golden["base_logits"][0]
@@ -105,17 +105,19 @@ def test_fewer_candidates_leave_a_tail():
 
 def test_marginals_do_not_depend_on_the_path():
     golden = HEADS[FLASH]
-    laws = distributions_of(model_of(FLASH), sequence_of(prompt_of(FLASH)), states_of(FLASH))
-    assert laws.num_rows == 6
+    distributions = distributions_of(
+        model_of(FLASH), sequence_of(prompt_of(FLASH)), states_of(FLASH)
+    )
+    assert distributions.num_rows == 6
     for depth, expected in enumerate(log_softmax(golden["draft_logits"])):
-        assert_law(laws.after([3] * depth, 40), expected)
+        assert_law(distributions.after([3] * depth, 40), expected)
 
 
 def test_a_reduced_vocabulary_drafts_target_tokens():
     name = "dspark-speculators"
-    laws = distributions_of(model_of(name), sequence_of(prompt_of(name)), states_of(name))
+    distributions = distributions_of(model_of(name), sequence_of(prompt_of(name)), states_of(name))
     greedy = HEADS[name]["greedy_tokens"].tolist()
-    assert [int(laws.after(greedy[:k], 1)[0][0]) for k in range(7)] == greedy
+    assert [int(distributions.after(greedy[:k], 1)[0][0]) for k in range(7)] == greedy
 
 
 def test_one_pass_serves_all_and_company_does_not_matter():
@@ -169,18 +171,18 @@ def test_trees_are_the_likeliest_nodes_of_all(name):
     source, task = BlockSource(model_of(name), 0.7), task_of(name)
     source.take_hidden_states({0: HiddenStates(0, states_of(name))})
     [proposal] = source.propose([task])
-    laws, tree = source._model.distributions([task.sequence])[0], proposal.tree
+    distributions, tree = source._model.distributions([task.sequence])[0], proposal.tree
     assert tree.num_nodes == SETTINGS.node_budget
     scores = {(): 0.0}
     for path in paths_of(proposal):
-        token_ids, log_probs, _ = laws.after(path[:-1], 16)
+        token_ids, log_probs, _ = distributions.after(path[:-1], 16)
         place = token_ids.tolist().index(path[-1])
         assert place < SETTINGS.max_branch
         scores[path] = scores[path[:-1]] + float(log_probs[place])
     least = min(scores.values())
     for path in scores:
-        if len(path) < laws.num_rows and len(path) < SETTINGS.max_depth:
-            token_ids, log_probs, _ = laws.after(path, SETTINGS.max_branch)
+        if len(path) < distributions.num_rows and len(path) < SETTINGS.max_depth:
+            token_ids, log_probs, _ = distributions.after(path, SETTINGS.max_branch)
             for token, log_prob in zip(token_ids.tolist(), log_probs.tolist(), strict=True):
                 assert (*path, token) in scores or scores[path] + log_prob <= least + 1e-5
 

@@ -13,11 +13,11 @@ from canopy.protocol.sequence_updates import StartedSequence, pack_started
 from canopy.sampling import Acceptance, PolicyName, SamplingParams
 from canopy.tree.survival import Calibration
 
-LAW = SamplingParams(policy=PolicyName.CHAIN, node_budget=4, stop_token_ids=(99,))
+PARAMS = SamplingParams(policy=PolicyName.CHAIN, node_budget=4, stop_token_ids=(99,))
 REPEATED = [1, 2, 3, 4, 5, 6, 1, 2]
 
 
-def started(sequence_id, token_ids, params=LAW):
+def started(sequence_id, token_ids, params=PARAMS):
     return StartedSequence(sequence_id, np.array(token_ids, np.int32), 0, params)
 
 
@@ -118,8 +118,8 @@ def test_the_default_deployment_drafts_by_lookup():
 
 def test_nodes_that_no_price_near_the_last_one_keeps_are_not_drafted():
     def survivals(policy, *least):
-        law = SamplingParams(policy=policy, node_budget=8)
-        reply = stage_of().draft(request([1], [started(1, REPEATED, law)], least=least))
+        params = SamplingParams(policy=policy, node_budget=8)
+        reply = stage_of().draft(request([1], [started(1, REPEATED, params)], least=least))
         tree = unpack_proposals(reply)[0].tree
         paths = [0.0]
         for node in range(1, tree.num_nodes + 1):
@@ -144,13 +144,13 @@ def test_calibrated_policies_weigh_edges_by_the_profile_of_their_law():
     )
 
     def edge(policy, temperature):
-        law = SamplingParams(
+        params = SamplingParams(
             policy=policy,
             node_budget=1,
             temperature=temperature,
             acceptance=Acceptance.COUPLED,
         )
-        return float(stage.draft(request([1], [started(1, REPEATED, law)])).log_probs[1])
+        return float(stage.draft(request([1], [started(1, REPEATED, params)])).log_probs[1])
 
     raw = edge(PolicyName.TOPN, 0.8)
     assert edge(PolicyName.TOPN, 0.0) == edge(PolicyName.PRICED, 0.0) == raw

@@ -117,7 +117,7 @@ class Letters:
 
 
 class DrawingSource(LookupSource):
-    """Lookup, and for laws that want drawn children two levels of them, from rows."""
+    """Lookup, and for modes that want drawn children two levels of them, from rows."""
 
     def propose(self, tasks):
         drawn = [task.sequence.acceptance.draws_children for task in tasks]

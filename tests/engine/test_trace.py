@@ -116,8 +116,8 @@ def pipeline(tiny_folder) -> DirectPipeline:
 @pytest.mark.parametrize("acceptance", ["greedy", "coupled", "rejection", "traversal"])
 @pytest.mark.parametrize("policy", ["topn", "priced"])
 def test_the_traced_paths_spell_the_tokens_that_were_emitted(pipeline, policy, acceptance):
-    law = {"temperature": 0.0} if acceptance == "greedy" else {"acceptance": acceptance}
-    given = {"seed": 5, "max_tokens": 40, "ignore_eos": True, "trace": True, **law}
+    params = {"temperature": 0.0} if acceptance == "greedy" else {"acceptance": acceptance}
+    given = {"seed": 5, "max_tokens": 40, "ignore_eos": True, "trace": True, **params}
     given |= {"speculation": policy, "node_budget": 10}
     rounds = [traced for prompt in PROMPTS[:2] for traced in traced_rounds(pipeline, prompt, given)]
     for traced in rounds:

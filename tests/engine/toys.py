@@ -247,11 +247,11 @@ class Pipeline:
 def make_request(prompt: list[int], **options: object) -> GenerationRequest:
     """Request fields and sampling fields in one; speculation is on unless policy = OFF."""
     own = {k: v for k, v in options.items() if k in GenerationRequest.__dataclass_fields__}
-    law = {"policy": PolicyName.CHAIN, "node_budget": 4, "temperature": 0.0, "max_tokens": 12}
-    law |= {k: v for k, v in options.items() if k not in own}
+    params = {"policy": PolicyName.CHAIN, "node_budget": 4, "temperature": 0.0, "max_tokens": 12}
+    params |= {k: v for k, v in options.items() if k not in own}
     return GenerationRequest(
         prompt_text=decode(prompt),
         prompt_token_ids=np.array(prompt, np.int32),
-        params=SamplingParams(**law),
+        params=SamplingParams(**params),
         **own,
     )

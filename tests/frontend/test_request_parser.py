@@ -57,8 +57,8 @@ def test_a_chat_runs_to_the_end_of_the_context_unless_a_limit_is_set(tokenizer):
 
 
 def test_what_a_request_leaves_open_is_the_models_law_and_told(tokenizer):
-    law = ClientParameters(temperature=0.2, top_p=0.9, top_k=5)
-    parser = RequestParser(Deployment(), replace(MODEL, defaults=law), tokenizer)
+    defaults = ClientParameters(temperature=0.2, top_p=0.9, top_k=5)
+    parser = RequestParser(Deployment(), replace(MODEL, defaults=defaults), tokenizer)
     params = parser.parse(with_parameters(top_k=None)).params
     assert (params.temperature, params.top_p, params.top_k) == (0.2, 0.9, 5)
     params = parser.parse(with_parameters(temperature=1, top_p=1, top_k=0)).params

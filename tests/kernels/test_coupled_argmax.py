@@ -1,10 +1,10 @@
-"""The kernel's draw is the CPU's, token for token, and follows the target's law."""
+"""The kernel's draw is the CPU's, token for token, and follows the target's distribution."""
 
 import numpy as np
 import pytest
 import torch
 from kernel_interpreter import DEVICE
-from sampling_cases import laws_of
+from sampling_cases import thresholds_of
 
 from canopy.acceptance.distribution import greedy_token, target_distribution
 from canopy.acceptance.rules import noisy_argmax
@@ -32,9 +32,11 @@ def rounded(logits: torch.Tensor) -> torch.Tensor:
     return (logits * 2).round() / 2
 
 
-def launch(logits: torch.Tensor, laws: torch.Tensor, seeds: list[int], positions: list[int]):
+def launch(logits: torch.Tensor, thresholds: torch.Tensor, seeds: list[int], positions: list[int]):
     signed = torch.from_numpy(np.array(seeds, np.uint64).view(np.int64))
-    on_device = (tensor.to(DEVICE) for tensor in (logits, laws, signed, torch.tensor(positions)))
+    on_device = (
+        tensor.to(DEVICE) for tensor in (logits, thresholds, signed, torch.tensor(positions))
+    )
     return launch_coupled_argmax(*on_device).cpu()
 
 
@@ -54,10 +56,10 @@ def test_kernel_reference_and_acceptance_choose_the_same_tokens(params, vocab_si
         else:
             target = target_distribution(row, sampling, 0)
             expected.append(noisy_argmax(target, vocab_size, seed, position))
-    laws = laws_of(logits.to(DEVICE), **{"temperature": 1.0, **params})
-    assert launch(logits, laws, seeds, positions).tolist() == expected
+    thresholds = thresholds_of(logits.to(DEVICE), **{"temperature": 1.0, **params})
+    assert launch(logits, thresholds, seeds, positions).tolist() == expected
     signed = torch.from_numpy(np.array(seeds, np.uint64).view(np.int64))
-    reference = coupled_argmax_reference(logits, laws.cpu(), signed, torch.tensor(positions))
+    reference = coupled_argmax_reference(logits, thresholds.cpu(), signed, torch.tensor(positions))
     assert reference.tolist() == expected
 
 
@@ -65,12 +67,12 @@ def test_kernel_reference_and_acceptance_choose_the_same_tokens(params, vocab_si
 def test_sixteen_bit_logits_of_mixed_rows_are_read_as_they_are(dtype):
     logits = torch.randn(4, 5000, generator=torch.Generator().manual_seed(1)).to(dtype)
     temperatures = torch.tensor([0.0, 1.0, 0.5, 0.0])
-    laws = row_thresholds(logits, temperatures)
+    thresholds = row_thresholds(logits, temperatures)
     seeds, positions = [3, 4, 5, 6], [1, 2, 3, 4]
     expected = coupled_argmax_reference(
-        logits.float(), laws, torch.tensor(seeds), torch.tensor(positions)
+        logits.float(), thresholds, torch.tensor(seeds), torch.tensor(positions)
     )
-    assert torch.equal(launch(logits, laws, seeds, positions), expected)
+    assert torch.equal(launch(logits, thresholds, seeds, positions), expected)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -79,8 +81,8 @@ def test_a_row_that_cannot_be_sampled_gives_minus_one(temperature):
     logits[0, 7] = torch.nan
     logits[1, 7] = torch.inf
     logits[2] = -torch.inf
-    laws = row_thresholds(logits, torch.full((4,), temperature))
-    token_ids = launch(logits, laws, [1, 2, 3, 4], [0, 0, 0, 0])
+    thresholds = row_thresholds(logits, torch.full((4,), temperature))
+    token_ids = launch(logits, thresholds, [1, 2, 3, 4], [0, 0, 0, 0])
     assert token_ids[:3].tolist() == [-1, -1, -1]
     assert token_ids[3] >= 0
 
@@ -88,19 +90,19 @@ def test_a_row_that_cannot_be_sampled_gives_minus_one(temperature):
 def test_a_ruled_out_token_is_never_drawn():
     logits = torch.full((8, 300), -torch.inf)
     logits[:, 250] = -1e30
-    laws = row_thresholds(logits, torch.ones(8))
-    assert launch(logits, laws, list(range(8)), [0] * 8).tolist() == [250] * 8
+    thresholds = row_thresholds(logits, torch.ones(8))
+    assert launch(logits, thresholds, list(range(8)), [0] * 8).tolist() == [250] * 8
 
 
 def test_draws_follow_the_law_exactly_stated():
     logits = torch.tensor([0.3, -1.0, 1.2, 0.0, -2.0])
     num_draws = 8000
     rows = logits.expand(num_draws, -1)
-    laws = laws_of(rows.to(DEVICE), temperature=0.8, top_k=4).cpu()
+    thresholds = thresholds_of(rows.to(DEVICE), temperature=0.8, top_k=4).cpu()
     seeds = torch.arange(num_draws)
-    drawn = coupled_argmax_reference(rows, laws, seeds, torch.full_like(seeds, 17))
-    law = torch.softmax(torch.where(logits > -2.0, logits, -torch.inf) / 0.8, 0)
+    drawn = coupled_argmax_reference(rows, thresholds, seeds, torch.full_like(seeds, 17))
+    distribution = torch.softmax(torch.where(logits > -2.0, logits, -torch.inf) / 0.8, 0)
     counts = torch.bincount(drawn, minlength=5)
-    expected = law * num_draws
+    expected = distribution * num_draws
     assert counts[4] == 0
     assert ((counts - expected)[:4] ** 2 / expected[:4]).sum() < 16.3  # chi-square, 3 dof, 0.1 %

@@ -10,7 +10,7 @@ ARRAYS = {
     "ids": np.arange(3, dtype=np.int32),
     "none": np.zeros((0, 5), np.float32),
     "table": np.arange(6, dtype=np.int64).reshape(2, 3),
-    "laws": np.array([[0.5, -1.0]], np.float32),
+    "thresholds": np.array([[0.5, -1.0]], np.float32),
 }
 
 

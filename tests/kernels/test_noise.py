@@ -82,8 +82,8 @@ def test_streams_branches_positions_and_seeds_are_independent():
 
 def test_noise_follows_the_gumbel_law():
     noise = np.sort(gumbel_row(3, 4, 200_000).astype(np.float64))
-    law = np.exp(-np.exp(-noise))
-    distance = np.abs(law - (np.arange(len(noise)) + 0.5) / len(noise)).max()
+    distribution = np.exp(-np.exp(-noise))
+    distance = np.abs(distribution - (np.arange(len(noise)) + 0.5) / len(noise)).max()
     assert distance < 1.95 / np.sqrt(len(noise))  # Kolmogorov-Smirnov, 0.1 %
 
 

@@ -1,4 +1,4 @@
-"""The kernel walks as the CPU's law of rejection does, token for token."""
+"""The kernel walks as the CPU's rule of rejection does, token for token."""
 
 import math
 

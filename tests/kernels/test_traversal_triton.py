@@ -1,4 +1,4 @@
-"""The kernel judges trees as the CPU's law of traversal does, token for token."""
+"""The kernel judges trees as the CPU's rule of traversal does, token for token."""
 
 import math
 

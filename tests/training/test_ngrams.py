@@ -156,11 +156,11 @@ def drafter_of(model, ngrams):
     """What a deployment drafts after 1 2, and how many of its sources are missing."""
     target = TargetConfig(model=str(model), dtype="float32")
     stage = make_drafter(Deployment(target=target, drafter=DrafterConfig(ngrams=str(ngrams))))
-    law = SamplingParams(policy=PolicyName.CHAIN, node_budget=1)
+    params = SamplingParams(policy=PolicyName.CHAIN, node_budget=1)
     nothing, ids = np.zeros(0, np.int64), np.ones(1, np.int64)
     reply = stage.draft(
         DraftRequest(
-            **pack_started([StartedSequence(1, np.array([1, 2], np.int32), 0, law)]),
+            **pack_started([StartedSequence(1, np.array([1, 2], np.int32), 0, params)]),
             finished_ids=nothing,
             updated_ids=nothing,
             updated_lengths=nothing.astype(np.int32),

@@ -1,4 +1,4 @@
-"""The fit finds the law that made the examples, and its predictions hold on unseen ones."""
+"""The fit finds the weights that made the examples, and its predictions hold on unseen ones."""
 
 import numpy as np
 import pytest
@@ -51,18 +51,18 @@ def examples(answers, grams):
 
 def test_a_known_law_is_found():
     random = np.random.default_rng(0)
-    law = np.zeros(NUM_FEATURES)
-    law[[0, 3, 20]] = -1.0, 1.5, 0.7
+    true_weights = np.zeros(NUM_FEATURES)
+    true_weights[[0, 3, 20]] = -1.0, 1.5, 0.7
     features = np.zeros((12000, NUM_FEATURES))
     features[:, 0] = 1.0
     features[:, [3, 20]] = random.normal(size=(12000, 2))
     nodes = np.arange(12000) // 3
     drawn = Examples(features, nodes, np.zeros(12000, bool), np.ones(12000, int))
-    probs = acceptance(drawn, law).reshape(-1, 3)
+    probs = acceptance(drawn, true_weights).reshape(-1, 3)
     picks = (random.random((4000, 1)) > np.cumsum(probs, axis=1)).sum(axis=1)
     accepted = (np.arange(3) == picks[:, None]).ravel()
     found = fit(Examples(features, nodes, accepted, drawn.depths))
-    np.testing.assert_allclose(found[[0, 3, 20]], law[[0, 3, 20]], atol=0.12)
+    np.testing.assert_allclose(found[[0, 3, 20]], true_weights[[0, 3, 20]], atol=0.12)
     assert np.abs(np.delete(found, [0, 3, 20])).max() < 1e-9
 
 

@@ -30,8 +30,8 @@ def decoder(tmp_path):
 
 def served(decoder, make_tree=None, **options) -> Driver:
     driver = Driver(24 * BLOCK_SIZE, BLOCK_SIZE, max_step_tokens=4, decoder=decoder, **options)
-    for prompt, law in zip(PROMPTS, (GREEDY, COUPLED), strict=True):
-        driver.add(prompt, law)
+    for prompt, params in zip(PROMPTS, (GREEDY, COUPLED), strict=True):
+        driver.add(prompt, params)
     driver.run(*[make_tree] if make_tree else [])
     return driver
 

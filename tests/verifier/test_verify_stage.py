@@ -14,7 +14,7 @@ from canopy.tree import DraftTree, ProposalRow
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=20)
 COUPLED = SamplingParams(temperature=0.9, seed=7, max_tokens=20, acceptance=Acceptance.COUPLED)
-LAWS = [
+PARAMS = [
     GREEDY,
     COUPLED,
     SamplingParams(temperature=1.2, top_k=9, seed=5, max_tokens=17, acceptance=Acceptance.COUPLED),
@@ -32,13 +32,13 @@ PROMPTS = prompts(0, [1, 4, 5, 16, 17, 40])
 
 
 def filled(driver: Driver) -> Driver:
-    """One client per prompt, the laws in turn."""
+    """One client per prompt, the parameters in turn."""
     for index, prompt in enumerate(PROMPTS):
-        driver.add(prompt, LAWS[index % len(LAWS)])
+        driver.add(prompt, PARAMS[index % len(PARAMS)])
     return driver
 
 
-EXPECTED = [plain_text(prompt, LAWS[i % len(LAWS)]) for i, prompt in enumerate(PROMPTS)]
+EXPECTED = [plain_text(prompt, PARAMS[i % len(PARAMS)]) for i, prompt in enumerate(PROMPTS)]
 
 
 @pytest.mark.parametrize("prefix_reuse", [True, False])
@@ -66,8 +66,8 @@ def test_no_size_of_trees_blocks_or_chunks_changes_the_text(
     driver = Driver(num_tokens, block_size, max_step_tokens=max_step_tokens)
     expected = []
     for index, prompt in enumerate(prompts(seed, lengths)):
-        driver.add(prompt, LAWS[(seed + index) % len(LAWS)])
-        expected.append(plain_text(prompt, LAWS[(seed + index) % len(LAWS)]))
+        driver.add(prompt, PARAMS[(seed + index) % len(PARAMS)])
+        expected.append(plain_text(prompt, PARAMS[(seed + index) % len(PARAMS)]))
     assert driver.run(random_trees(seed, num_nodes)) == expected
 
 
@@ -210,7 +210,7 @@ def test_a_finished_id_frees_its_blocks_at_once():
 
 
 def test_the_proposal_row_of_each_node_reaches_acceptance():
-    """A drafter that knows the target's own law is never rejected."""
+    """A drafter that knows the target's own distribution is never rejected."""
     params = SamplingParams(max_tokens=20, seed=1, acceptance=Acceptance.REJECTION)
 
     def drawn_chain(client: Client) -> tuple[DraftTree, list[ProposalRow]]:

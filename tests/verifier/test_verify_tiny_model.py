@@ -34,7 +34,7 @@ def decoder(tiny_folder: Path, dtype: str) -> Decoder:
 
 
 def text_of(decoder: Decoder, make_tree: TreeMaker | None = None, **options: int) -> Driver:
-    """Serve every prompt under both laws, at once."""
+    """Serve every prompt under both modes, at once."""
     driver = Driver(decoder=decoder, block_size=16, **options)
     for prompt in PROMPTS:
         driver.add(prompt, GREEDY)

@@ -108,7 +108,7 @@ _OTHERS = [
         "bf16 logits",
         {
             "logits_ptr": "*bf16",
-            "laws_ptr": "*fp32",
+            "thresholds_ptr": "*fp32",
             "seeds_ptr": "*i64",
             "positions_ptr": "*i64",
             "scores_ptr": "*fp64",
@@ -124,7 +124,7 @@ _OTHERS = [
         {
             "scores_ptr": "*fp64",
             "part_ids_ptr": "*i32",
-            "laws_ptr": "*fp32",
+            "thresholds_ptr": "*fp32",
             "token_ids_ptr": "*i32",
             "num_parts": "i32",
         },
@@ -148,7 +148,7 @@ _OTHERS = [
         "bf16 logits",
         {
             "logits_ptr": "*bf16",
-            "laws_ptr": "*fp32",
+            "thresholds_ptr": "*fp32",
             "masses_ptr": "*fp64",
             "vocab_size": "i32",
             "row_stride": "i32",

@@ -2,7 +2,7 @@
 
     token(row) = argmax over kept tokens of scaled(token) + gumbel(seed, position, token)
 
-with the law of a row as in sampling.filters and the noise of sampling.noise, so that
+with the distribution of a row as in sampling.filters and the noise of sampling.noise, so that
 the token is a function of (logits, seed, position) alone. Temperature 0 gives argmax of the
 logits. Of equal scores the lowest id wins. A row that cannot be sampled gives -1.
 
@@ -33,44 +33,46 @@ TILE = 1024
 
 
 def coupled_argmax(
-    logits: torch.Tensor, laws: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor
+    logits: torch.Tensor, thresholds: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor
 ) -> torch.Tensor:
     """int32 [R] token ids.
 
-    logits: [R, V]. laws: float32 [R, 4] of `row_thresholds`. seeds: int64 [R], the bits of unsigned
-    seeds. positions: int64 [R], of the tokens to be chosen.
+    logits: [R, V]. thresholds: float32 [R, 4] of `row_thresholds`. seeds: int64 [R], the bits of
+    unsigned seeds. positions: int64 [R], of the tokens to be chosen.
     """
     if not logits.is_cuda:
-        return coupled_argmax_reference(logits, laws, seeds, positions)
-    return launch_coupled_argmax(logits, laws, seeds, positions)
+        return coupled_argmax_reference(logits, thresholds, seeds, positions)
+    return launch_coupled_argmax(logits, thresholds, seeds, positions)
 
 
 def coupled_argmax_reference(
-    logits: torch.Tensor, laws: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor
+    logits: torch.Tensor, thresholds: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor
 ) -> torch.Tensor:
     """The same, row by row over NumPy's view of the noise."""
-    rows = zip(logits, laws, seeds.tolist(), positions.tolist(), strict=True)
+    rows = zip(logits, thresholds, seeds.tolist(), positions.tolist(), strict=True)
     return torch.tensor([_argmax_reference(*row) for row in rows], dtype=torch.int32)
 
 
-def _argmax_reference(logits: torch.Tensor, law: torch.Tensor, seed: int, position: int) -> int:
-    temperature, peak = law[:2].tolist()
+def _argmax_reference(
+    logits: torch.Tensor, thresholds: torch.Tensor, seed: int, position: int
+) -> int:
+    temperature, peak = thresholds[:2].tolist()
     if not np.isfinite(peak):
         return -1
     if temperature == 0.0:
         return int(np.argmax(logits.float().numpy()))
-    scaled = kept_scaled_reference(logits, law).numpy().astype(np.float64)
+    scaled = kept_scaled_reference(logits, thresholds).numpy().astype(np.float64)
     return int(np.argmax(scaled + gumbel_row(seed % 2**64, position, len(scaled))))
 
 
 def launch_coupled_argmax(
-    logits: torch.Tensor, laws: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor
+    logits: torch.Tensor, thresholds: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor
 ) -> torch.Tensor:
     """`coupled_argmax` by the Triton-language kernels."""
     num_rows, vocab_size = logits.shape
     assert logits.stride(1) == 1
-    assert laws.shape == (num_rows, 4)
-    assert laws.is_contiguous()
+    assert thresholds.shape == (num_rows, 4)
+    assert thresholds.is_contiguous()
     assert seeds.dtype == positions.dtype == torch.int64
     num_parts = triton.cdiv(vocab_size, PART)
     scores = logits.new_empty((num_rows, num_parts), dtype=torch.float64)
@@ -79,7 +81,7 @@ def launch_coupled_argmax(
     if num_rows > 0:
         _part_argmax_kernel[(num_rows, num_parts)](
             logits,
-            laws,
+            thresholds,
             seeds,
             positions,
             scores,
@@ -90,7 +92,7 @@ def launch_coupled_argmax(
             TILE,
         )
         _best_part_kernel[(num_rows,)](
-            scores, part_ids, laws, token_ids, num_parts, triton.next_power_of_2(num_parts)
+            scores, part_ids, thresholds, token_ids, num_parts, triton.next_power_of_2(num_parts)
         )
     return token_ids
 
@@ -98,7 +100,7 @@ def launch_coupled_argmax(
 @triton.jit
 def _part_argmax_kernel(
     logits_ptr,  # [R, V]
-    laws_ptr,  # float32 [R, 4]
+    thresholds_ptr,  # float32 [R, 4]
     seeds_ptr,  # int64 [R]
     positions_ptr,  # int64 [R]
     scores_ptr,  # float64 [R, parts]
@@ -111,7 +113,7 @@ def _part_argmax_kernel(
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     seed, position = tl.load(seeds_ptr + row), tl.load(positions_ptr + row)
-    is_greedy = tl.load(laws_ptr + row * 4) == 0.0
+    is_greedy = tl.load(thresholds_ptr + row * 4) == 0.0
     best_score = tl.full((), float("-inf"), tl.float64)
     best_id = tl.full((), -1, tl.int32)
     for start in range(part * PART, tl.minimum(part * PART + PART, vocab_size), TILE):
@@ -125,7 +127,7 @@ def _part_argmax_kernel(
             if score > best_score:
                 best_score, best_id = score.to(tl.float64), start + index
         else:
-            scaled = kept_scaled(logits, token_ids, laws_ptr + row * 4)
+            scaled = kept_scaled(logits, token_ids, thresholds_ptr + row * 4)
             best_score, best_id = _improve(scaled, seed, position, start, best_score, best_id, TILE)
     place = row * tl.num_programs(1) + part
     tl.store(scores_ptr + place, best_score)
@@ -157,7 +159,7 @@ def _improve(scaled, seed, position, start, best_score, best_id, TILE: tl.conste
 def _best_part_kernel(
     scores_ptr,  # float64 [R, parts]
     part_ids_ptr,  # int32 [R, parts]
-    laws_ptr,  # float32 [R, 4]
+    thresholds_ptr,  # float32 [R, 4]
     token_ids_ptr,  # int32 [R]
     num_parts,
     BLOCK: tl.constexpr,
@@ -169,5 +171,5 @@ def _best_part_kernel(
     part_ids = tl.load(part_ids_ptr + row * num_parts + parts, within, -1)
     best = tl.max(scores, 0)
     token_id = tl.min(tl.where((scores == best) & (part_ids >= 0), part_ids, 2147483647), 0)
-    peak = tl.load(laws_ptr + row * 4 + 1)
+    peak = tl.load(thresholds_ptr + row * 4 + 1)
     tl.store(token_ids_ptr + row, tl.where(tl.abs(peak) < float("inf"), token_id, -1))

@@ -7,9 +7,9 @@ min-p, top-k and top-p, in that order, all keep a head of the row ordered by (sc
 rising): one floor and one id state it exactly. min-p and top-k keep every token that equals the
 last one kept, top-p keeps the lower ids of equal tokens.
 
-A law is a row of float32 [R, 4]: temperature, peak, floor, last_id (exact, ids stay below 2^24).
-Temperature 0 stands for greedy, where no filter applies. A peak that is not finite marks a row
-that cannot be sampled: it holds NaN or +infinity, or every token of it is ruled out.
+Thresholds are rows of float32 [R, 4]: temperature, peak, floor, last_id (exact, ids stay below
+2^24). Temperature 0 stands for greedy, where no filter applies. A peak that is not finite marks a
+row that cannot be sampled: it holds NaN or +infinity, or every token of it is ruled out.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Filters:
 def row_thresholds(
     logits: torch.Tensor, temperatures: torch.Tensor, filters: Filters | None = None
 ) -> torch.Tensor:
-    """float32 [R, 4] laws of logits [R, V]; temperatures float32 [R].
+    """float32 [R, 4] thresholds of logits [R, V]; temperatures float32 [R].
 
     Runs where the logits are, without synchronization. Only filters cost a sort of the rows, so
     pass None where no row has any.
@@ -66,9 +66,9 @@ def _cut(scaled: torch.Tensor, filters: Filters) -> tuple[torch.Tensor, torch.Te
     return ordered.gather(1, last)[:, 0], ids.gather(1, last)[:, 0]
 
 
-def kept_scaled_reference(logits: torch.Tensor, law: torch.Tensor) -> torch.Tensor:
+def kept_scaled_reference(logits: torch.Tensor, thresholds: torch.Tensor) -> torch.Tensor:
     """float32 [V]: the scaled logits of one row, -inf where a token is not kept."""
-    temperature, peak, floor, last_id = law
+    temperature, peak, floor, last_id = thresholds
     scaled = (logits.float() - peak) / temperature
     ids = torch.arange(len(scaled), device=scaled.device)
     kept = (scaled > floor) | ((scaled == floor) & (ids <= last_id))
@@ -76,10 +76,10 @@ def kept_scaled_reference(logits: torch.Tensor, law: torch.Tensor) -> torch.Tens
 
 
 @triton.jit
-def kept_scaled(logits, token_ids, law_ptr):
+def kept_scaled(logits, token_ids, thresholds_ptr):
     """float32: scaled logits of some tokens of a row, -inf where a token is not kept."""
-    temperature, peak = tl.load(law_ptr), tl.load(law_ptr + 1)
-    floor, last_id = tl.load(law_ptr + 2), tl.load(law_ptr + 3)
+    temperature, peak = tl.load(thresholds_ptr), tl.load(thresholds_ptr + 1)
+    floor, last_id = tl.load(thresholds_ptr + 2), tl.load(thresholds_ptr + 3)
     scaled = tl.div_rn(logits.to(tl.float32) - peak, temperature)
     kept = (scaled > floor) | ((scaled == floor) & (token_ids <= last_id))
     return tl.where(kept, scaled, float("-inf"))

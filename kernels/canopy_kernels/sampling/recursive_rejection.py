@@ -31,24 +31,24 @@ def recursive_rejection(
     trees: Trees,
     rows: ProposalRows,
     logits: torch.Tensor,
-    laws: torch.Tensor,
+    thresholds: torch.Tensor,
     seeds: torch.Tensor,
     positions: torch.Tensor,
 ) -> VerificationResults:
     """The verdicts of all sequences.
 
-    logits: [N, V], one row per node. laws: float32 [N, 4] of `row_thresholds`. seeds: int64 [S],
-    the bits of unsigned seeds. positions: int64 [S], where the token below the anchor stands.
+    logits: [N, V], one row per node. thresholds: float32 [N, 4] of `row_thresholds`. seeds: int64
+    [S], the bits of unsigned seeds. positions: int64 [S], where the token below the anchor stands.
     """
     decide = launch_recursive_rejection if logits.is_cuda else recursive_rejection_reference
-    return decide(trees, rows, logits, laws, seeds, positions)
+    return decide(trees, rows, logits, thresholds, seeds, positions)
 
 
 def recursive_rejection_reference(
     trees: Trees,
     rows: ProposalRows,
     logits: torch.Tensor,
-    laws: torch.Tensor,
+    thresholds: torch.Tensor,
     seeds: torch.Tensor,
     positions: torch.Tensor,
 ) -> VerificationResults:
@@ -63,7 +63,7 @@ def recursive_rejection_reference(
             node = child
             children = [c for c, parent in enumerate(parents) if parent == node]
             child, bonus = _decide(
-                dense_weights(logits[first + node], laws[first + node]),
+                dense_weights(logits[first + node], thresholds[first + node]),
                 dense_row(rows, first + node, logits.shape[1]),
                 [(c, token_ids[c]) for c in children],
                 (seed, position + len(path)),
@@ -74,8 +74,8 @@ def recursive_rejection_reference(
     return results
 
 
-def dense_weights(logits: torch.Tensor, law: torch.Tensor) -> np.ndarray:
-    scaled = kept_scaled_reference(logits, law)
+def dense_weights(logits: torch.Tensor, thresholds: torch.Tensor) -> np.ndarray:
+    scaled = kept_scaled_reference(logits, thresholds)
     return np.exp(scaled.numpy()).astype(np.float64)
 
 

@@ -18,14 +18,14 @@ def launch_recursive_rejection(
     trees: Trees,
     rows: ProposalRows,
     logits: torch.Tensor,
-    laws: torch.Tensor,
+    thresholds: torch.Tensor,
     seeds: torch.Tensor,
     positions: torch.Tensor,
 ) -> VerificationResults:
     """The verdicts of all sequences.
 
-    logits: [N, V], one row per node. laws: float32 [N, 4]. seeds: int64 [S], the bits of unsigned
-    seeds. positions: int64 [S], where the token below the anchor stands.
+    logits: [N, V], one row per node. thresholds: float32 [N, 4]. seeds: int64 [S], the bits of
+    unsigned seeds. positions: int64 [S], where the token below the anchor stands.
     """
     num_nodes, vocab_size = logits.shape
     assert trees.parents.shape == (num_nodes,)
@@ -33,9 +33,9 @@ def launch_recursive_rejection(
     assert seeds.dtype == positions.dtype == torch.int64
     results = VerificationResults.empty(trees)
     if trees.num_sequences > 0:
-        masses = launch_row_masses(logits, laws)
+        masses = launch_row_masses(logits, thresholds)
         _recursive_rejection_kernel[(trees.num_sequences,)](
-            (logits, laws, masses),
+            (logits, thresholds, masses),
             (trees.node_starts, trees.token_ids, trees.parents),
             (rows.starts, rows.token_ids, rows.log_probs),
             (seeds, positions),
@@ -55,7 +55,7 @@ def launch_recursive_rejection(
 
 @triton.jit
 def _recursive_rejection_kernel(
-    target,  # logits [N, V], laws float32 [N, 4], masses float64 [N, parts]
+    target,  # logits [N, V], thresholds float32 [N, 4], masses float64 [N, parts]
     trees,  # node_starts int32 [S + 1], token_ids int32 [N], parents int32 [N]
     rows,  # starts int32 [N + 1], token_ids int32 [E], log_probs float32 [E]
     noise,  # seeds int64 [S], positions int64 [S]
@@ -79,13 +79,13 @@ def _recursive_rejection_kernel(
     num_accepted = 0
     while node < NODES:
         row = first + node
-        law = (target[0] + row * logits_stride, target[1] + row * 4, vocab_size)
+        row_source = (target[0] + row * logits_stride, target[1] + row * 4, vocab_size)
         parts = tl.arange(0, PARTS)
         masses = tl.load(target[2] + row * num_parts + parts, parts < num_parts, 0.0)
         ids, probs = load_row(rows, row, ROW)
         siblings = (parents, node, trees[1] + first)
         child, bonus = _decide(
-            law, masses, ids, probs, siblings, seed, position + num_accepted, PART
+            row_source, masses, ids, probs, siblings, seed, position + num_accepted, PART
         )
         verdict_ptr = verdicts_ptr + sequence * verdict_stride
         if child < NODES:
@@ -98,13 +98,13 @@ def _recursive_rejection_kernel(
 
 
 @triton.jit
-def _decide(law, masses, ids, probs, siblings, seed, position, PART: tl.constexpr):
+def _decide(row_source, masses, ids, probs, siblings, seed, position, PART: tl.constexpr):
     """The accepted child and -1, or a number past the last node and the bonus token."""
     parents, node, token_ids_ptr = siblings
     is_deterministic = tl.max(probs, 0) == 0.0
     if is_deterministic:
         ids = child_tokens(siblings, ids)
-    weights = token_weights(law, ids)
+    weights = token_weights(row_source, ids)
     left = weights
     mass = tl.sum(masses, 0)
     child = next_child(parents, node, node)
@@ -135,5 +135,5 @@ def _decide(law, masses, ids, probs, siblings, seed, position, PART: tl.constexp
         child = child * 0 + parents.shape[0]
     elif child == parents.shape[0]:
         point = mass * uniform_of(word_at(seed, position, index, _ACCEPT))
-        bonus = sample_residual(law, masses, ids, weights, left, point, PART)
+        bonus = sample_residual(row_source, masses, ids, weights, left, point, PART)
     return child, bonus

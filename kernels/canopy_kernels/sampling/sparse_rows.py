@@ -1,4 +1,5 @@
-"""Pieces of the laws that read sparse proposal rows: a row, its children, a draw from what is left.
+"""Parts of the acceptance rules that read sparse proposal rows: a row, its children, a draw from
+what is left.
 
 A walk keeps in registers what its rejections changed, at most a row's length of weights. The rest
 of the vocabulary it knows by the masses of its parts, and it looks into one of them only to draw.
@@ -37,7 +38,7 @@ def child_tokens(siblings, ids):
 
 
 @triton.jit
-def sample_residual(law, masses, ids, weights, left, point, PART: tl.constexpr):
+def sample_residual(row_source, masses, ids, weights, left, point, PART: tl.constexpr):
     """The first token whose running sum of weights passes `point`.
 
     The weights are the row's, except that `left` replaces `weights` at the tokens `ids`.
@@ -51,7 +52,7 @@ def sample_residual(law, masses, ids, weights, left, point, PART: tl.constexpr):
     part = _first_past(masses, 0.0, point)
     before = tl.sum(tl.where(parts < part, masses, 0.0), 0)
     token_ids = part * PART + tl.arange(0, PART)
-    part_weights = token_weights(law, token_ids)
+    part_weights = token_weights(row_source, token_ids)
     for slot in range(ids.shape[0]):
         token_id = tl.sum(tl.where(slots == slot, ids, 0), 0)
         weight = tl.sum(tl.where(slots == slot, left, 0.0), 0)

@@ -33,24 +33,24 @@ def traversal(
     trees: Trees,
     rows: ProposalRows,
     logits: torch.Tensor,
-    laws: torch.Tensor,
+    thresholds: torch.Tensor,
     seeds: torch.Tensor,
     positions: torch.Tensor,
 ) -> VerificationResults:
     """The verdicts of all sequences.
 
-    logits: [N, V], one row per node. laws: float32 [N, 4] of `row_thresholds`. seeds: int64 [S],
-    the bits of unsigned seeds. positions: int64 [S], where the token below the anchor stands.
+    logits: [N, V], one row per node. thresholds: float32 [N, 4] of `row_thresholds`. seeds: int64
+    [S], the bits of unsigned seeds. positions: int64 [S], where the token below the anchor stands.
     """
     decide = launch_traversal if logits.is_cuda else traversal_reference
-    return decide(trees, rows, logits, laws, seeds, positions)
+    return decide(trees, rows, logits, thresholds, seeds, positions)
 
 
 def traversal_reference(
     trees: Trees,
     rows: ProposalRows,
     logits: torch.Tensor,
-    laws: torch.Tensor,
+    thresholds: torch.Tensor,
     seeds: torch.Tensor,
     positions: torch.Tensor,
 ) -> VerificationResults:
@@ -60,7 +60,7 @@ def traversal_reference(
         tree = _DenseTree(
             trees.token_ids[first:end].tolist(),
             trees.parents[first:end].tolist(),
-            [dense_weights(logits[node], laws[node]) for node in range(first, end)],
+            [dense_weights(logits[node], thresholds[node]) for node in range(first, end)],
             [dense_row(rows, node, logits.shape[1]) for node in range(first, end)],
             (int(seeds[sequence]) % 2**64, int(positions[sequence])),
         )

@@ -23,7 +23,7 @@ def launch_traversal(
     trees: Trees,
     rows: ProposalRows,
     logits: torch.Tensor,
-    laws: torch.Tensor,
+    thresholds: torch.Tensor,
     seeds: torch.Tensor,
     positions: torch.Tensor,
 ) -> VerificationResults:
@@ -34,9 +34,9 @@ def launch_traversal(
     assert seeds.dtype == positions.dtype == torch.int64
     results = VerificationResults.empty(trees)
     if trees.num_sequences > 0:
-        masses = launch_row_masses(logits, laws)
+        masses = launch_row_masses(logits, thresholds)
         _traversal_kernel[(trees.num_sequences,)](
-            (logits, laws, masses),
+            (logits, thresholds, masses),
             (trees.node_starts, trees.token_ids, trees.parents),
             (rows.starts, rows.token_ids, rows.log_probs),
             (seeds, positions),
@@ -56,7 +56,7 @@ def launch_traversal(
 
 @triton.jit
 def _traversal_kernel(
-    target,  # logits [N, V], laws float32 [N, 4], masses float64 [N, parts]
+    target,  # logits [N, V], thresholds float32 [N, 4], masses float64 [N, parts]
     trees,  # node_starts int32 [S + 1], token_ids int32 [N], parents int32 [N]
     rows,  # starts int32 [N + 1], token_ids int32 [E], log_probs float32 [E]
     noise,  # seeds int64 [S], positions int64 [S]
@@ -87,12 +87,14 @@ def _traversal_kernel(
         is_inner = next_child(parents, node, node) < NODES
         if is_inner & (weight > 0.0):
             row = first + node
-            law = (target[0] + row * logits_stride, target[1] + row * 4, vocab_size)
+            row_source = (target[0] + row * logits_stride, target[1] + row * 4, vocab_size)
             masses = tl.load(target[2] + row * num_parts + parts, parts < num_parts, 0.0)
             ids, probs = load_row(rows, row, ROW)
             mass = tl.sum(masses, 0)
             siblings = (parents, node, trees[1] + first)
-            reached, weight, _, _, _, _ = _offer(law, mass, ids, probs, siblings, weight, reached)
+            reached, weight, _, _, _, _ = _offer(
+                row_source, mass, ids, probs, siblings, weight, reached
+            )
             is_sound = is_sound & (mass > 0.0) & (weight >= 0.0)
         last = tl.where(nodes == node, weight, last)
         node += 1
@@ -100,15 +102,17 @@ def _traversal_kernel(
     is_passed = (uniform_of(word_at(seed, position, nodes, _ACCEPT)) < last) | (nodes == 0)
     accepted = _first_in_post_order(parents, is_passed)
     row = first + accepted
-    law = (target[0] + row * logits_stride, target[1] + row * 4, vocab_size)
+    row_source = (target[0] + row * logits_stride, target[1] + row * 4, vocab_size)
     masses = tl.load(target[2] + row * num_parts + parts, parts < num_parts, 0.0)
     ids, probs = load_row(rows, row, ROW)
     mass = tl.sum(masses, 0)
     weight = tl.sum(tl.where(nodes == accepted, reached, 0.0), 0)
     siblings = (parents, accepted, trees[1] + first)
-    _, weight, ids, weights, left, scale = _offer(law, mass, ids, probs, siblings, weight, reached)
+    _, weight, ids, weights, left, scale = _offer(
+        row_source, mass, ids, probs, siblings, weight, reached
+    )
     point = uniform_of(word_at(seed, position, accepted * 0, _ACCEPT)) * weight / scale
-    bonus = sample_residual(law, masses, ids, weights, left / scale, point, PART)
+    bonus = sample_residual(row_source, masses, ids, weights, left / scale, point, PART)
 
     is_sound = is_sound & (mass > 0.0)
     verdict_ptr = verdicts_ptr + sequence * verdict_stride
@@ -118,7 +122,7 @@ def _traversal_kernel(
 
 
 @triton.jit
-def _offer(law, mass, ids, probs, siblings, weight, reached):
+def _offer(row_source, mass, ids, probs, siblings, weight, reached):
     """Offer every child of a node that is reached with `weight`, as if all of them were rejected.
 
     Returns `reached` with the children's weights, the weight that is left to the node, and its
@@ -130,7 +134,7 @@ def _offer(law, mass, ids, probs, siblings, weight, reached):
     is_deterministic = tl.max(probs, 0) == 0.0
     if is_deterministic:
         ids = child_tokens(siblings, ids)
-    weights = token_weights(law, ids)
+    weights = token_weights(row_source, ids)
     scale = weight / mass
     left = weights * scale
     child = next_child(parents, node, node)

@@ -1,4 +1,4 @@
-"""The laws of acceptance behind one signature, and the draws of the drafter that two of them need.
+"""The acceptance rules behind one signature, and the draws of the drafter that two of them need.
 
 accept(tree, rows, logits, params, num_tokens, num_emitted) -> VerificationResult
 """

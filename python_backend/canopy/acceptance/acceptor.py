@@ -1,6 +1,6 @@
 """Acceptance of all trees of a step at once, where their logits are.
 
-HostAcceptor                      tree by tree, by the laws of canopy.acceptance.rules
+HostAcceptor                      tree by tree, by the rules of canopy.acceptance.rules
 device_acceptor.DeviceAcceptor    all trees together, by the kernels: the same tokens
 """
 
@@ -46,7 +46,7 @@ class Acceptor(Protocol):
 
 
 class HostAcceptor:
-    """On the CPU. Of a tree only the rows that its law asks for are looked at."""
+    """On the CPU. Of a tree only the rows that its rule reads are looked at."""
 
     def accept(
         self, candidates: Sequence[Candidate], logits: torch.Tensor

@@ -134,7 +134,9 @@ class _Group:
 
         own = {name: tensor for (kind, name), tensor in tensors.items() if kind is self.kind}
         filters = Filters(own["top_ks"], own["top_ps"], own["min_ps"])
-        laws = row_thresholds(logits, own["temperatures"], filters if self._has_filters else None)
+        thresholds = row_thresholds(
+            logits, own["temperatures"], filters if self._has_filters else None
+        )
         trees = Trees(
             own["node_starts"],
             own["token_ids"],
@@ -144,12 +146,12 @@ class _Group:
         )
         noise = own["seeds"], own["positions"]
         if self.kind is Kind.TARGET_DECIDES:
-            return launch_walk_trees(trees, launch_coupled_argmax(logits, laws, *noise))
+            return launch_walk_trees(trees, launch_coupled_argmax(logits, thresholds, *noise))
         rows = ProposalRows(
             own["row_starts"], own["row_token_ids"], own["row_log_probs"], self._max_length
         )
         launch = launch_traversal if self.kind is Kind.TRAVERSAL else launch_recursive_rejection
-        return launch(trees, rows, logits, laws, *noise)
+        return launch(trees, rows, logits, thresholds, *noise)
 
     @property
     def _has_filters(self) -> bool:

@@ -37,7 +37,7 @@ class Distribution:
 def target_distribution(
     logits: np.ndarray, params: SamplingParams, num_emitted: int
 ) -> Distribution:
-    """The law of the token that follows a node.
+    """The distribution of the token that follows a node.
 
     logits: float32 [V]. num_emitted: tokens emitted before this one. Temperature must be
     positive. Raises ValueError when no logit is finite or one is NaN.

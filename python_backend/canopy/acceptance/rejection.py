@@ -8,7 +8,8 @@ At a node with target p and proposal row q, for its children x in the order they
 
 and after the last child the token is drawn from p. A deterministic child is the case where q is
 the point mass on x: accepted with p(x), otherwise removed from p. The token follows the target's
-law whatever the row is, if nothing but the draws themselves decided which children there are:
+distribution whatever the row is, if nothing but the draws themselves decided which children there
+are:
 a slot must be admitted before its token is drawn, and siblings must be admitted in order.
 Source: Jeon et al., "Recursive Speculative Decoding" (2024); Chen et al., "Sequoia" (2024).
 """
@@ -59,8 +60,8 @@ def decide_token(
 ) -> int:
     """The token that follows a node: one of its children's, or another one.
 
-    target_weights: float64 [V], the target's law up to a factor. children: the tokens of the
-    node's children, as drawn from the row; deterministic if the row is empty. Raises ValueError
+    target_weights: float64 [V], the target's distribution up to a factor. children: the tokens of
+    the node's children, as drawn from the row; deterministic if the row is empty. Raises ValueError
     for a child that cannot have been drawn from the row.
     """
     residual = Residual(target_weights, row)

@@ -1,4 +1,4 @@
-"""What a round adds to its sequence, and the walk from the anchor that most laws share."""
+"""What a round adds to its sequence, and the walk from the anchor that most rules share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -5,7 +5,7 @@
     rejection                      a walk; the children are accepted or rejected one by one
     traversal                      from the leaves to the anchor, whole paths
 
-The target's distribution at a node is computed where a law asks for it, and once at most: a walk
+The target's distribution at a node is computed where a rule asks for it, and once at most: a walk
 asks along the accepted path, traversal also at the inner nodes that were rejected before.
 """
 

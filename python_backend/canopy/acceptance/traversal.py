@@ -13,11 +13,12 @@ and after the last child accept the path to the node with probability w, and dra
 p. The anchor has weight 1, so it is accepted where nothing else is.
 
 Lossless by induction from the leaves: a node reached with weight w and target p is accepted, it
-or one below it, with probability w over the draws below it, and what follows it then has law p.
-For drawn x that is the probability q(x) min(1, w p(x) / q(x)) = min(q(x), w p(x)). The target
-still wants (w p - q)+, of sum S, and the others of probability 1 - (w - S) are rejected: over
-them it is the law norm((w p - q)+), to be reached with probability S / (S + 1 - w), from children
-drawn from q without x. The shape of the tree must be as predictable as in recursive rejection.
+or one below it, with probability w over the draws below it, and what follows it then has
+distribution p. For drawn x that is the probability q(x) min(1, w p(x) / q(x)) = min(q(x), w p(x)).
+The target still wants (w p - q)+, of sum S, and the others of probability 1 - (w - S) are rejected:
+over them it is the distribution norm((w p - q)+), to be reached with probability S / (S + 1 - w),
+from children drawn from q without x. The shape of the tree must be as predictable as in recursive
+rejection.
 
 At weight 1 a node is decided as in recursive rejection. Below, a child may make up for parents of
 small weight, so chains are accepted further, never less far; trees as a rule, since min(q, w p)
@@ -44,9 +45,9 @@ def traverse(
     """The accepted path and the bonus token of one tree.
 
     rows: one per node, the anchor included; deterministic children below an empty one.
-    target_weights: of a node, float64 [V], the target's law up to a factor; asked once at most,
-    and not for leaves that are rejected or for what is below a path of weight 0. chance: the test
-    of a node has the node's number, the draw of the bonus 0: the anchor needs no test. Raises
+    target_weights: of a node, float64 [V], the target's distribution up to a factor; asked once at
+    most, and not for leaves that are rejected or for what is below a path of weight 0. chance: the
+    test of a node has the node's number, the draw of the bonus 0: the anchor needs no test. Raises
     ValueError for a child that cannot have been drawn from its row.
     """
 

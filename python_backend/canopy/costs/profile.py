@@ -7,7 +7,7 @@ from typing import Any
 from canopy.costs.cost_model import DEFAULT_COST_MODEL, CostModel
 from canopy.tree.survival import SIBLING_RATES, Calibration
 
-GREEDY, SAMPLED = "greedy", "sampled"  # laws that make a source more and less reliable
+GREEDY, SAMPLED = "greedy", "sampled"  # where a source is more and less reliable
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,9 @@ class Profile:
     cost_model: CostModel = DEFAULT_COST_MODEL
     draft_ms: float = 0.0  # of one sequence
     overhead_ms: float = 1.0  # of a step, beside draft and verify
-    calibrations: dict[str, Calibration] = field(default_factory=dict)  # of the source, by law
+    calibrations: dict[str, Calibration] = field(
+        default_factory=dict
+    )  # of the source, by GREEDY or SAMPLED
     sibling_rates: tuple[float, ...] = SIBLING_RATES
     is_coarse: bool = False  # of step times only a few kinds were measured, for lack of time
 
@@ -49,8 +51,8 @@ class Profile:
                 draft_ms=float(document["draft_ms"]),
                 overhead_ms=float(document["overhead_ms"]),
                 calibrations={
-                    str(law): Calibration(float(c["slope"]), float(c["intercept"]))
-                    for law, c in document["calibrations"].items()
+                    str(kind): Calibration(float(c["slope"]), float(c["intercept"]))
+                    for kind, c in document["calibrations"].items()
                 },
                 sibling_rates=tuple(map(float, document["sibling_rates"])),
                 is_coarse=bool(document.get("is_coarse", False)),

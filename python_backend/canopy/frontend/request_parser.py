@@ -37,7 +37,7 @@ class ModelLimits:
     max_context_length: int
     vocab_size: int
     eos_token_ids: tuple[int, ...]
-    defaults: ClientParameters = ClientParameters()  # of a request that leaves its law open
+    defaults: ClientParameters = ClientParameters()  # of a request that names no sampling
 
 
 class RequestParser:
@@ -123,14 +123,14 @@ class RequestParser:
 
     def describe(self) -> dict[str, Any]:
         """The context, and what a request gets that asks for nothing, as JSON has it."""
-        limits, law = self._deployment.limits, self._model.defaults
+        limits, defaults = self._deployment.limits, self._model.defaults
         return {
             "max_context_length": self.max_context_length,
             "defaults": {
-                "temperature": law.temperature,
-                "top_k": law.top_k,
-                "top_p": law.top_p,
-                "min_p": law.min_p,
+                "temperature": defaults.temperature,
+                "top_k": defaults.top_k,
+                "top_p": defaults.top_p,
+                "min_p": defaults.min_p,
                 "max_tokens": min(limits.default_max_tokens, self.max_context_length),
                 "chat_max_tokens": min(
                     limits.default_chat_max_tokens or self.max_context_length,
@@ -193,7 +193,7 @@ class RequestParser:
         return tuple(dict.fromkeys((*eos, *given.stop_token_ids)))
 
     def _acceptance(self, given: ClientParameters) -> Acceptance:
-        """At temperature 0 every law is greedy; above it, greedy is no law."""
+        """At temperature 0 every mode is greedy; above it, greedy is refused."""
         if given.temperature == 0.0:
             return Acceptance.GREEDY
         if given.acceptance == "greedy":

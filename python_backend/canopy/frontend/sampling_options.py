@@ -26,7 +26,7 @@ INPUTS = frozenset({"messages", "text_input", "stream", "exclude_input_in_output
 class ClientParameters:
     """What one request asks for; None = the deployment's default.
 
-    The law's own defaults here change nothing; those of a model come from its folder.
+    The defaults of SamplingParams change nothing; those of a model come from its folder.
     """
 
     temperature: float = 1.0

@@ -34,8 +34,8 @@ _PROMPTS = (
     "Translate into French: Good morning, how are you? I am well, thank you.",
 )
 _MANY = 1 << 10
-_LEAST_S = 1.0  # for both laws together
-LAWS: dict[str, dict[str, Any]] = {
+_LEAST_S = 1.0  # for both kinds of sampling together
+SAMPLINGS: dict[str, dict[str, Any]] = {
     GREEDY: {"temperature": 0.0},
     SAMPLED: {"temperature": 0.8, "acceptance": "coupled", "seed": 1},
 }
@@ -43,7 +43,7 @@ LAWS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Recording:
-    """What was seen under one law, and the time that drafting for one sequence took."""
+    """What was seen under one kind of sampling, and the time of drafting for one sequence."""
 
     outcomes: Outcomes
     draft_ms: float
@@ -74,18 +74,18 @@ def record(
 ) -> dict[str, Recording]:
     """Decode greedily, then at random, each until the prompts or half of the time is used up.
 
-    end_s: by the monotonic clock; loading the drafter is part of the time. By the law's name in
-    LAWS. Raises InvalidDeployment.
+    end_s: by the monotonic clock; loading the drafter is part of the time. By the name of the
+    sampling in SAMPLINGS. Raises InvalidDeployment.
     """
     drafter = make_drafter(deployment, Profile())
     recordings: dict[str, Recording] = {}
-    for number, (name, law) in enumerate(LAWS.items()):
+    for number, (name, sampling) in enumerate(SAMPLINGS.items()):
         recorder = OutcomeRecorder(verifier)
         limits = replace(engine_limits(deployment), max_running=_NUM_RUNNING, max_waiting=_MANY)
         engine = Engine(Stages(drafter, recorder, recorder), limits, lambda token_ids: "")
-        show = _part_of(on_progress, number / len(LAWS), 1.0 / len(LAWS))
-        requests = _requests(deployment, law)
-        seconds = max(end_s - time.monotonic(), _LEAST_S) / (len(LAWS) - number)
+        show = _part_of(on_progress, number / len(SAMPLINGS), 1.0 / len(SAMPLINGS))
+        requests = _requests(deployment, sampling)
+        seconds = max(end_s - time.monotonic(), _LEAST_S) / (len(SAMPLINGS) - number)
         _decode(engine, requests, seconds, show)
         metrics = engine.metrics
         draft_ms = 1e3 * metrics.stage_seconds["draft"] / max(metrics.num_rounds, 1)
@@ -118,13 +118,13 @@ def _decode(
     engine.step()  # tells the stages that the rest is given up
 
 
-def _requests(deployment: Deployment, law: dict[str, Any]) -> list[GenerationRequest]:
+def _requests(deployment: Deployment, sampling: dict[str, Any]) -> list[GenerationRequest]:
     folder = model_folder(deployment.target.model)
     tokenizer = Tokenizer(folder)
     parser = RequestParser(deployment, model_limits(folder, tokenizer), tokenizer)
     shape = {"speculation": "topn", "node_budget": _NODE_BUDGET, "max_tokens": _MAX_TOKENS}
     return [
-        parser.parse(ClientRequest(messages=_chat(prompt), request_parameters=shape | law))
+        parser.parse(ClientRequest(messages=_chat(prompt), request_parameters=shape | sampling))
         for prompt in _PROMPTS
     ]
 

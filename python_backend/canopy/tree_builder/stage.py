@@ -137,8 +137,8 @@ def rank_proposals(
     calibrated = correct_log_odds(
         request.log_probs, _global_parents(request, offsets), log_odds_correction
     )
-    laws = (request.policies, request.node_budgets, request.acceptances)
-    lists = (values.tolist() for values in (*laws, offsets[:-1], offsets[1:], is_readable))
+    choices = (request.policies, request.node_budgets, request.acceptances)
+    lists = (values.tolist() for values in (*choices, offsets[:-1], offsets[1:], is_readable))
     for policy, budget, mode, start, end, can_be_read in zip(*lists, strict=True):
         if not can_be_read:
             logger.error("a proposal of %d nodes cannot be read", end - start - 1)

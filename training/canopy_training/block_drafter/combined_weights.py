@@ -34,7 +34,7 @@ def drafting_with(drafter: BlockDrafter, num_candidates: int) -> Drafting:
         tokens = answer.token_ids.astype(np.int64)
         places = [place for place, _ in anchor_places(len(answer.prompt_ids), len(tokens))]
         rows = _rows(runner, embedding, answer, np.array(places) - 1, drafter.config)
-        laws = {
+        distributions = {
             place: BlockDistributions(
                 BlockRows(logits, codes),
                 head,
@@ -46,7 +46,7 @@ def drafting_with(drafter: BlockDrafter, num_candidates: int) -> Drafting:
         }
 
         def drafted(place: int, path: list[int]) -> Drafted:
-            return drafted_by(laws[place])(path)
+            return drafted_by(distributions[place])(path)
 
         return drafted
 

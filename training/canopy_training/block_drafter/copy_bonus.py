@@ -1,8 +1,8 @@
 """Fits what a copied token is worth beside a block drafter's own logits.
 
-The bonus b of a cell (row, length of the match) maximizes the likelihood of the target's law with
-everything else frozen. With q the drafter's probability of the copied token, that token's
-probability with the bonus is q e^b / (1 + q (e^b - 1)), and the likelihood is concave in b.
+The bonus b of a cell (row, length of the match) maximizes the likelihood of the target's
+distribution with everything else frozen. With q the drafter's probability of the copied token, that
+token's probability with the bonus is q e^b / (1 + q (e^b - 1)), and the likelihood is concave in b.
 """
 
 from collections.abc import Sequence

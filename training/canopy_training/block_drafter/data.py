@@ -1,8 +1,8 @@
 """Batches for the block drafter, out of a corpus.
 
 An example is an anchor at index a of a prompt with its answer: the drafter sees the features of
-the positions before a and the anchor's token, and row k is asked for the law of token a + k + 1,
-which the target told when it wrote the answer.
+the positions before a and the anchor's token, and row k is asked for the distribution of token a +
+k + 1, which the target told when it wrote the answer.
 """
 
 import json

@@ -62,36 +62,39 @@ def evaluate(
         ):
             rows, anchor, path = BlockRows(*of_rows), int(parents[0]), parents[1:].tolist()
             copied = Copied(int(length), following)
-            laws = BlockDistributions(rows, markov, anchor, num_candidates, copied=copied)
-            best = np.array([laws.after(path[:k], 1)[0][0] for k in range(len(parents))])
+            distributions = BlockDistributions(rows, markov, anchor, num_candidates, copied=copied)
+            best = np.array([distributions.after(path[:k], 1)[0][0] for k in range(len(parents))])
             hits = (best == tokens) & exists
             right.append(hits)
             marginals = BlockDistributions(rows, off, anchor, num_candidates)
-            lengths.append(_lengths(laws, marginals, tokens, hits))
+            lengths.append(_lengths(distributions, marginals, tokens, hits))
     chain, tree8, tree16, marginal16 = (1.0 + np.mean(lengths, axis=0)).tolist()
     accuracy = tuple(np.mean(right, axis=0).tolist())
     return Acceptance(float(np.mean(losses)), chain, tree8, tree16, marginal16, accuracy)
 
 
 def _lengths(
-    laws: BlockDistributions, marginals: BlockDistributions, tokens: np.ndarray, hits: np.ndarray
+    distributions: BlockDistributions,
+    marginals: BlockDistributions,
+    tokens: np.ndarray,
+    hits: np.ndarray,
 ) -> tuple[int, int, int, int]:
     """Accepted nodes of the chain, the trees of 8 and 16, and the tree of 16 on marginals."""
     chain = int(np.cumprod(hits).sum())
-    order, flat = grown_paths(laws, 16), grown_paths(marginals, 16)
+    order, flat = grown_paths(distributions, 16), grown_paths(marginals, 16)
     tree8, tree16, flat16 = (_accepted(paths, tokens) for paths in (order[:8], order, flat))
     return chain, tree8, tree16, flat16
 
 
-def grown_paths(laws: BlockDistributions, num_nodes: int) -> list[tuple[int, ...]]:
+def grown_paths(distributions: BlockDistributions, num_nodes: int) -> list[tuple[int, ...]]:
     """The most probable paths, most probable first; parents stand before their children."""
     frontier: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     paths: list[tuple[int, ...]] = []
     while frontier and len(paths) <= num_nodes:
         cost, path = heapq.heappop(frontier)
         paths.append(path)
-        if len(path) < laws.num_rows:
-            ids, log_probs, _ = laws.after(path, _BRANCH)
+        if len(path) < distributions.num_rows:
+            ids, log_probs, _ = distributions.after(path, _BRANCH)
             for token, log_prob in zip(ids, log_probs, strict=True):
                 heapq.heappush(frontier, (cost - float(log_prob), (*path, int(token))))
     return paths[1:]

@@ -1,4 +1,4 @@
-"""What the block drafter is asked for: the target's own law at every row.
+"""What the block drafter is asked for: the target's own distribution at every row.
 
     loss = (1 - w) * cross entropy with the target's top-k distribution
            + w * cross entropy with its most probable token        w = ARGMAX_LOSS_WEIGHT

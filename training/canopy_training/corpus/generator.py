@@ -126,7 +126,7 @@ class Answering:
 
 
 def _next_token(logits: np.ndarray, place: _Place) -> int:
-    """The token after the place's last one, by the server's law. logits: float32 [V]."""
+    """The token after the place's last one, sampled as the server does. logits: float32 [V]."""
     question, num_emitted = place.question, len(place.answer_ids)
     num_tokens = len(question.token_ids) + num_emitted
     anchor = DraftTree(np.zeros(1, np.int32), np.full(1, -1, np.int32))

@@ -28,8 +28,9 @@ _CACHE_TOKENS = 1 << 15
 
 
 def evaluate_small(model: Any, target_folder: Path, answers: Sequence[Answer]) -> dict[str, Any]:
-    """`loss`: cross entropy with the target's top-k law over the whole vocabulary; `accuracy` of
-    the best token; acceptance lengths, the target's own token counted, at a few true prefixes."""
+    """`loss`: cross entropy with the target's top-k distribution over the whole vocabulary;
+    `accuracy` of the best token; acceptance lengths, the target's own token counted, at a few true
+    prefixes."""
     with TemporaryDirectory() as folder:
         save_small_drafter(model, target_folder, Path(folder))
         decoder = load_decoder(folder, "float32", "cpu")

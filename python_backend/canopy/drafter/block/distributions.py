@@ -1,4 +1,4 @@
-"""Next-token laws below an anchor, from one pass of a block drafter.
+"""Next-token distributions below an anchor, from one pass of a block drafter.
 
     state(path) = tanh(W1[parent] + row code + W4 state(path without the parent))
     conditional(. | path) = softmax(U_depth + W2 state(path) + copy bonus)
@@ -51,7 +51,7 @@ class _Candidates(NamedTuple):
 
 
 class BlockDistributions:
-    """The laws of one sequence in one step; rows of U are looked through when they are needed."""
+    """The distributions of one sequence in one step; rows of U are read when needed."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class BlockDistributions:
         temperature: float = 1.0,
         copied: Copied | None = None,
     ) -> None:
-        """rows: of one anchor. temperature: of the laws, positive."""
+        """rows: of one anchor. temperature: of the distributions, positive."""
         has_bonus = head.is_on and head.copy_bonus is not None
         self._copied = copied if has_bonus and copied and copied.length else None
         self._rows = rows

@@ -62,8 +62,10 @@ class BlockSource:
 
     def propose(self, tasks: Sequence[DraftTask]) -> list[Proposal]:
         """One tree per task, its children deterministic."""
-        laws = self._found([task.sequence for task in tasks if task.settings.node_budget > 0])
-        return [self._propose(task, laws.get(task.sequence.sequence_id)) for task in tasks]
+        distributions = self._found(
+            [task.sequence for task in tasks if task.settings.node_budget > 0]
+        )
+        return [self._propose(task, distributions.get(task.sequence.sequence_id)) for task in tasks]
 
     def finish(self, sequence_id: int) -> None:
         """Drop the sequence's context."""
@@ -80,47 +82,53 @@ class BlockSource:
             self.num_failures += 1
         if len(sequences) == 1:
             return {}
-        return {i: law for sequence in sequences for i, law in self._found([sequence]).items()}
+        return {
+            i: distribution
+            for sequence in sequences
+            for i, distribution in self._found([sequence]).items()
+        }
 
-    def _propose(self, task: DraftTask, laws: NextTokens | None) -> Proposal:
+    def _propose(self, task: DraftTask, distributions: NextTokens | None) -> Proposal:
         sequence = task.sequence
-        known = self._continuations_of(sequence, laws)
+        known = self._continuations_of(sequence, distributions)
         return BestFirst(task, coupled(known, sequence, self._coupling)).grow()
 
     def _continuations_of(
-        self, sequence: DraftSequence, laws: NextTokens | None
+        self, sequence: DraftSequence, distributions: NextTokens | None
     ) -> Callable[[list[int]], Continuations]:
         """What lookup and the drafter know below the anchor, by path."""
         if self._lookup and self._is_joint:
-            return self._lookup.continuations_of(sequence, drafted_by(laws))
+            return self._lookup.continuations_of(sequence, drafted_by(distributions))
         known = self._lookup.continuations_of(sequence) if self._lookup else lambda path: _NOTHING
         is_coupled = sequence.acceptance is Acceptance.COUPLED
         num = MIN_COUPLED_CANDIDATES if is_coupled else _NUM_RANKED
 
         def continuations(path: list[int]) -> Continuations:
             found = known(path)
-            if laws is not None and len(path) < laws.num_rows:
-                found = blended(found, laws.after(path, num))
+            if distributions is not None and len(path) < distributions.num_rows:
+                found = blended(found, distributions.after(path, num))
             return found
 
         return continuations
 
 
-def drafted_by(laws: NextTokens | None) -> Callable[[list[int]], Drafted]:
+def drafted_by(distributions: NextTokens | None) -> Callable[[list[int]], Drafted]:
     """The drafter's best candidates below each path, for lookup to weigh."""
 
     def drafted(path: list[int]) -> Drafted:
-        if laws is None or len(path) >= laws.num_rows:
+        if distributions is None or len(path) >= distributions.num_rows:
             return _NOTHING_DRAFTED
-        token_ids, log_probs, _ = laws.after(path, _NUM_RANKED)
+        token_ids, log_probs, _ = distributions.after(path, _NUM_RANKED)
         return Drafted(token_ids, log_probs)
 
     return drafted
 
 
-def blended(known: Continuations, law: tuple[np.ndarray, np.ndarray, float]) -> Continuations:
-    """Lookup's continuations with the best of the drafter's law behind them."""
-    token_ids, log_probs, entropy = law[0].tolist(), law[1], law[2]
+def blended(
+    known: Continuations, distribution: tuple[np.ndarray, np.ndarray, float]
+) -> Continuations:
+    """Lookup's continuations with the best of the drafter's distribution behind them."""
+    token_ids, log_probs, entropy = distribution[0].tolist(), distribution[1], distribution[2]
     if not known.token_ids:
         return Continuations(token_ids, log_probs.tolist(), entropy)
     estimates = dict(zip(known.token_ids, np.exp(known.log_probs).tolist(), strict=True))

@@ -2,8 +2,9 @@
 
     score(x) = log acceptance(x) + c * G(x)        G: Gumbel noise of the seed and the position
 
-The noise is known before the target's law is: of two tokens that it wants alike, it will take the
-one with more of it. It moves acceptance between the candidates of a node and none in or out.
+The noise is known before the target's distribution is: of two tokens that it wants alike, it will
+take the one with more of it. It moves acceptance between the candidates of a node and none in or
+out.
 """
 
 from collections.abc import Callable

@@ -4,9 +4,9 @@
     coupled               by log q + c * G, with the target's own noise G at the child's position
     rejection, traversal  drawn without replacement from the renormalized row of the best tokens
 
-q is the drafter's law at the request's temperature (at 1 for greedy). In the first two lines the
-estimate of an edge is read off the token's own score, which no lossless rule of those modes
-forbids. In the last it is the slot's bound, known before the draw.
+q is the drafter's distribution at the request's temperature (at 1 for greedy). In the first two
+lines the estimate of an edge is read off the token's own score, which no lossless rule of those
+modes forbids. In the last it is the slot's bound, known before the draw.
 """
 
 from collections.abc import Sequence

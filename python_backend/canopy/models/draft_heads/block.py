@@ -5,7 +5,7 @@
     layer     queries from the rows; keys and values from context and rows, the rows seeing each
               other in both directions unless the layer has a window
     DSpark    slot j predicts position s + 1 + j; a Markov head adds what its parent says, and a
-              confidence head estimates how much of the target's law its own covers
+              confidence head estimates how much of the target's distribution its own covers
     DFlash    slot j predicts position s + j; slot 0 is unused
 
 The context lies in a paged cache; the rows of a block leave nothing behind.
