@@ -152,14 +152,6 @@ def accepted(case: Case, acceptance: Acceptance, **params) -> torch.Tensor:
     )
 
 
-def cpu(argument):
-    """The same argument for a reference."""
-    if isinstance(argument, torch.Tensor):
-        return argument.cpu()
-    values = {n: v.cpu() for n, v in vars(argument).items() if isinstance(v, torch.Tensor)}
-    return replace(argument, **values)
-
-
 def single(token_ids, parents, rows, logits) -> Case:
     """One sequence."""
     tree = DraftTree(np.array(token_ids, np.int32), np.array(parents, np.int32))

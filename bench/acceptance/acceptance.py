@@ -20,10 +20,10 @@ from bench.acceptance.report import Outcome, Setting, details_of, figures_of, pl
 from bench.harness.arguments import listed, one_of, positive
 from bench.harness.benchmark import Benchmark, Options, Result
 from bench.harness.local_engine import LocalEngine
-from bench.harness.progress import progress_bar
 from bench.harness.prompts import Prompt
 from canopy.config import ACCEPTANCE_MODES, POLICIES, Deployment, TreeConfig
 from canopy.engine.request import GenerationRequest
+from canopy.progress import progress_bar
 
 _MAX_TOKENS = 96
 _QUICK_MAX_TOKENS = 32

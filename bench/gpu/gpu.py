@@ -15,11 +15,11 @@ from bench.gpu.models import MODELS, kv_bytes_per_token, num_weights, random_dec
 from bench.gpu.rates import Load, serve
 from bench.harness.arguments import positive
 from bench.harness.benchmark import Benchmark, Options, Record, Result
-from bench.harness.progress import progress_bar
 from bench.steps.cases import CONTEXT_LENGTH, Case, StepTimer
 from canopy.config import TargetConfig
 from canopy.models.config import ModelConfig
 from canopy.models.decoder import Decoder
+from canopy.progress import progress_bar
 from canopy.verifier.stage import with_graphs
 
 _ROWS = (1, 2, 4, 8, 16, 32, 64)

@@ -30,7 +30,7 @@ from bench.gpu.kernel_rivals import (
 )
 from bench.harness.arguments import listed, one_of
 from bench.harness.benchmark import Benchmark, Options, Record, Result, Skipped
-from bench.harness.progress import progress_bar
+from canopy.progress import progress_bar
 
 OPS = ("attention", "commit", "sampling", "linear")
 COPY_BYTES = 1 << 30

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from bench.gpu.kernel_cases import BLOCK_SIZE
 from canopy.config import CacheConfig
 from canopy.models.decoder import Decoder
 from canopy.protocol.messages import Finish, Status, VerifyReply, VerifyRequest
@@ -19,8 +20,6 @@ from canopy.sampling import SamplingParams
 from canopy.tree import DraftTree, Forest, ProposalRow
 from canopy.tree.forest import split_ragged
 from canopy.verifier.stage import TargetVerifier
-
-BLOCK_SIZE = 64
 
 
 @dataclass(frozen=True)

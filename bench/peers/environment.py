@@ -8,14 +8,9 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from bench.peers.arm import CannotRun
 from canopy.model_store.folders import PUBLISHED, FetchFailed, canopy_home, fetch_gguf
@@ -75,21 +70,6 @@ def gguf_of(model: str, progress: OnProgress) -> Path:
         except FetchFailed as error:
             raise CannotRun(str(error)) from error
     return path
-
-
-@contextmanager
-def download_bars() -> Iterator[OnProgress]:
-    """A callback (phase, done, total) that draws one bar for each phase."""
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bars:
-        tasks = {}
-
-        def progress(phase: str, done: int, total: int) -> None:
-            if phase not in tasks:
-                tasks[phase] = bars.add_task(phase, total=None)
-            bars.update(tasks[phase], completed=done, total=total or None)
-
-        yield progress
 
 
 def _make_environment(folder: Path) -> None:

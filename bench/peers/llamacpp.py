@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.peers.arm import Answer, Arm, CannotRun, ChatPrompt, Stopwatch, answer_at_once
-from bench.peers.environment import download_bars, gguf_of, peers_home, python_with
+from bench.peers.environment import gguf_of, peers_home, python_with
 from bench.peers.process import START_TIMEOUT_S, PeerProcess, all_cores
+from canopy.progress import phase_bars
 
 REQUIREMENT = "xllamacpp==2026.10.11549"
 ANSWER_TIMEOUT_S = 600.0
@@ -51,7 +52,7 @@ def llamacpp_arms(name: str, model: str, slots: int, slot_tokens: int) -> Iterat
     `name` is one of SPECULATIONS, `model` that of a published model or a GGUF file.
     Raises CannotRun.
     """
-    with download_bars() as progress:
+    with phase_bars() as progress:
         gguf = gguf_of(model, progress)
     settings = {
         "gguf": str(gguf),

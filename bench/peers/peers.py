@@ -15,13 +15,11 @@ from pathlib import Path
 
 from bench.harness.arguments import listed, one_of, positive
 from bench.harness.benchmark import Benchmark, Options, Record, Result
-from bench.harness.progress import progress_bar
 from bench.harness.prompts import Prompt
 from bench.peers import hf_transformers as transformers
 from bench.peers import llamacpp
 from bench.peers.arm import Arm, CannotRun, ChatPrompt, not_measured
 from bench.peers.canopy_server import PLAIN, SPECULATING, canopy_arms
-from bench.peers.environment import download_bars
 from bench.peers.llamacpp import SPECULATIONS
 from bench.peers.measurement import InterleavedRun, Plan
 from bench.peers.process_group import MachineLoad, group_memory
@@ -29,6 +27,7 @@ from bench.peers.samples import Samples, ratio_records, speed_records
 from bench.peers.synthetic import add_synthetic_argument, target_models
 from canopy.config import Deployment
 from canopy.model_store.folders import with_model_folders
+from canopy.progress import phase_bars, progress_bar
 from canopy.text.tokenizer import Tokenizer
 
 _ARMS = (SPECULATING, PLAIN, *SPECULATIONS, transformers.PLAIN, transformers.LOOKUP)
@@ -42,7 +41,7 @@ def run(options: Options) -> Result:
     """Start every arm that was asked for and can run, measure, stop them. Raises CannotStart."""
     plan = _plan(options)
     named, llamacpp_model = target_models(options)
-    with download_bars() as progress:
+    with phase_bars() as progress:
         deployment = with_model_folders(named, progress)
     prompts = chat_prompts(Path(deployment.target.model), options.prompts)
     reasons = dict(llamacpp.LEFT_OUT)

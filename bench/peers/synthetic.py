@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from bench.harness.benchmark import Options
-from bench.peers.environment import download_bars, gguf_of, peers_home
+from bench.peers.environment import gguf_of, peers_home
 from canopy.config import DEFAULT_MODEL, Deployment
 from canopy.model_store.gguf_tokenizer import write_tokenizer
 from canopy.model_store.gguf_weights import (
@@ -29,6 +29,7 @@ from canopy.model_store.gguf_weights import (
     weight_name,
     write_config,
 )
+from canopy.progress import phase_bars
 
 _GROUP = 32
 _ARCHITECTURE = "llama"
@@ -77,7 +78,7 @@ def synthetic_model(size: str) -> Path:
     """The directory of a model, made if need be. Raises CannotRun."""
     home = peers_home() / f"synthetic-{size}"
     if not home.is_dir():
-        with download_bars() as progress:
+        with phase_bars() as progress:
             tokenizer = gguf_of(DEFAULT_MODEL, progress)
         partial = home.with_name(f"{home.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)

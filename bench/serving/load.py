@@ -15,12 +15,12 @@ from statistics import median
 from bench.harness.arguments import listed, positive
 from bench.harness.benchmark import Benchmark, Options, Record, Result
 from bench.harness.plots import plot_lines
-from bench.harness.progress import progress_bar
 from bench.harness.prompts import Prompt
 from bench.harness.served_arms import LoadGenerator, ServedArm, served, wait_until_idle
 from bench.harness.server_metrics import scrape
 from canopy.config import TreeConfig
 from canopy.metrics_page import MetricsPage
+from canopy.progress import progress_bar
 from canopy.server.process import ServerProcess
 
 PLAIN = "ar"

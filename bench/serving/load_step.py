@@ -19,10 +19,10 @@ import numpy as np
 from bench.harness.arguments import positive
 from bench.harness.benchmark import Benchmark, Options, Record, Result
 from bench.harness.plots import plot_lines
-from bench.harness.progress import progress_bar
 from bench.harness.served_arms import LoadGenerator, ServedArm, served
 from bench.harness.server_metrics import scrape
 from canopy.config import Deployment, TreeConfig
+from canopy.progress import progress_bar
 from canopy.server.process import ServerProcess
 
 _PRICED = ServedArm("priced", "priced", TreeConfig.node_budget)

@@ -17,10 +17,10 @@ import numpy as np
 from bench.harness.arguments import listed, positive
 from bench.harness.benchmark import Benchmark, Options, Record, Result
 from bench.harness.plots import Panel, plot_panels
-from bench.harness.progress import progress_bar
 from bench.harness.served_arms import ServedArm, served
 from bench.serving.perf_analyzer_probe import Probe, ProbeResult
 from bench.serving.perf_analyzer_tool import Load, Outcome, PerfAnalyzer, SentRequest, input_data
+from canopy.progress import progress_bar
 
 ARMS = (
     ServedArm("ar", "off"),

@@ -13,11 +13,11 @@ from statistics import median
 
 from bench.harness.arguments import positive
 from bench.harness.benchmark import Benchmark, Options, Record, Result
-from bench.harness.progress import progress_bar
 from bench.harness.prompts import Prompt
 from bench.harness.served_arms import UNIFORM_NODES, ServedArm, ask, served
 from bench.harness.server_metrics import scrape_idle
 from canopy.config import TreeConfig
+from canopy.progress import progress_bar
 from canopy.server.process import ServerProcess
 from canopy_client import Client
 

@@ -17,13 +17,13 @@ from unittest.mock import patch
 
 from bench.harness.arguments import listed, positive
 from bench.harness.benchmark import Benchmark, Options, Record, Result
-from bench.harness.progress import progress_bar
 from bench.harness.prompts import Prompt
 from bench.harness.served_arms import LoadGenerator, ServedArm, served, wait_until_idle
 from bench.harness.server_metrics import scrape
 from bench.peers.samples import arm_order
 from canopy.config import Deployment, TreeConfig
 from canopy.cpus import usable_cpus
+from canopy.progress import progress_bar
 from canopy.server import runtime
 from canopy.server.process import ServerProcess
 

@@ -13,11 +13,11 @@ from typing import Any
 
 from bench.harness.benchmark import Record, Result
 from bench.harness.local_engine import LocalEngine
-from bench.harness.progress import progress_bar
 from bench.harness.prompts import Prompt
 from bench.serving.turn_plan import Plan, turn_texts
 from canopy.config import Deployment
 from canopy.engine.metrics import STAGES, EngineMetrics
+from canopy.progress import progress_bar
 
 VARIANTS: dict[str, dict[str, Any]] = {"plain": {"speculation": "off"}, "speculation": {}}
 

@@ -22,7 +22,6 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from bench.harness.benchmark import Record, Result
-from bench.harness.progress import progress_bar
 from bench.harness.prompts import Prompt
 from bench.harness.server_metrics import scrape_idle
 from bench.serving.turn_plan import Plan, turn_texts
@@ -30,6 +29,7 @@ from canopy.addresses import open_directly
 from canopy.config import Deployment
 from canopy.engine.metrics import STAGES
 from canopy.metrics_page import MetricsPage
+from canopy.progress import progress_bar
 from canopy.server.process import ServerProcess
 from canopy.server.runtime import with_free_ports
 

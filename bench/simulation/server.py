@@ -16,6 +16,7 @@ from bench.simulation.text import Template, Text, Texts
 from canopy.config import TreeConfig
 from canopy.costs.cost_model import CostModel
 from canopy.costs.profile import Profile
+from canopy.engine.draft_schedule import DraftSchedule
 from canopy.protocol.messages import BuildReply, BuildRequest
 from canopy.sampling import Acceptance, PolicyName
 from canopy.tree.forest import split_ragged
@@ -92,7 +93,7 @@ class Simulation:
         profile = Profile(cost_model=machine.cost, overhead_ms=machine.overhead_ms, calibrations={})
         self._builder = PolicyTreeBuilder(TreeConfig(max_branch=8, max_depth=8), profile)
         self._rng = np.random.default_rng(7)
-        self._skip_steps, self._running_at_skip = 0, 0
+        self._schedule = DraftSchedule()
         self._last = (0, 0, 0, 0.0, 0.0, 0.0)
 
     def run(self, jobs: Sequence[Job]) -> Run:
@@ -164,15 +165,12 @@ class Simulation:
         self, decoding: Sequence[Job], size: StepSize
     ) -> tuple[Sequence[Template | None], list[set[int]], float]:
         """Proposals, their verified nodes, and the time that drafting took."""
-        if 2 * size.num_running < self._running_at_skip:
-            self._skip_steps = 0
-        self._skip_steps = max(self._skip_steps - 1, -1)
-        if self._arm.policy is PolicyName.OFF or not decoding or self._skip_steps >= 0:
+        is_skipped = self._schedule.skips(size.num_running, len(decoding))
+        if self._arm.policy is PolicyName.OFF or not decoding or is_skipped:
             return [None] * len(decoding), [set() for _ in decoding], 0.0
         proposals = [self._texts.proposal(job.text) for job in decoding]
         reply = self._builder.build(self._request(proposals, size))
-        self._skip_steps = int(reply.draft_next[0]) - 1
-        self._running_at_skip = size.num_running if self._skip_steps > 0 else 0
+        self._schedule.set_next(int(reply.draft_next[0]), size.num_running)
         return proposals, _chosen(reply), self._machine.drafting_ms(len(decoding))
 
     def _request(self, proposals: Sequence[Template], size: StepSize) -> BuildRequest:

@@ -18,11 +18,11 @@ import numpy as np
 from bench.harness.arguments import listed, positive
 from bench.harness.benchmark import Benchmark, Options, Record, Result
 from bench.harness.plots import plot_lines
-from bench.harness.progress import progress_bar
 from bench.simulation.costs import ACCELERATORS, LLAMA_8B, roofline
 from bench.simulation.server import Arm, Job, Machine, Run, Simulation
 from bench.simulation.text import Text, Texts
 from canopy.costs.profile import Profile
+from canopy.progress import progress_bar
 from canopy.sampling import PolicyName
 
 ARMS = (

@@ -14,9 +14,7 @@ from statistics import median
 
 from bench.harness.arguments import listed, one_of, positive
 from bench.harness.benchmark import Benchmark, Options, Record, Result
-from bench.harness.progress import progress_bar
 from bench.peers.arm import Arm, CannotRun, ChatPrompt, not_measured
-from bench.peers.environment import download_bars
 from bench.peers.llamacpp import PLAIN, llamacpp_arms
 from bench.peers.process_group import MachineLoad
 from bench.peers.samples import arm_order, quartiles
@@ -27,6 +25,7 @@ from canopy.config import TargetConfig
 from canopy.dtypes import DTYPES, QUANTIZED
 from canopy.errors import CanopyError
 from canopy.model_store.folders import with_model_folders
+from canopy.progress import phase_bars, progress_bar
 
 _SIZES = (1, 2, 4, 8, 16, 32)
 CASES = [*(Case(1, rows) for rows in _SIZES), *(Case(n, 1) for n in _SIZES[1:])]
@@ -45,7 +44,7 @@ def run(options: Options) -> Result:
     """Raises InvalidDeployment when the deployment's own target cannot be loaded."""
     arguments = options.arguments
     deployment, peer_model = target_models(options)
-    with download_bars() as progress:
+    with phase_bars() as progress:
         target = with_model_folders(deployment, progress).target
     repeats = arguments.repeats or (_QUICK_REPEATS if options.is_quick else _REPEATS)
     if arguments.phases:

@@ -1,4 +1,4 @@
-"""Ops of the round: per op one file with its reference, its kernel, its launcher and CPU path."""
+"""Ops of the round by family: kernels in Triton's language for GPUs, compiled ones for CPUs."""
 
 from canopy_kernels.cpu.numba_cache import configure_cache
 

@@ -15,6 +15,12 @@ class Sample:
     labels: dict[str, str]
     value: float
 
+    @property
+    def series(self) -> str:
+        """Name and labels as on the page."""
+        labels = ",".join(f'{name}="{value}"' for name, value in self.labels.items())
+        return f"{self.name}{{{labels}}}" if labels else self.name
+
 
 @dataclass(frozen=True)
 class MetricsPage:
@@ -36,6 +42,10 @@ class MetricsPage:
             for sample in self.samples
             if sample.name == name and labels.items() <= sample.labels.items()
         ]
+
+    def series(self, prefix: str = "") -> dict[str, float]:
+        """Values by name with labels, as the page writes them, of families that begin so."""
+        return {s.series: s.value for s in self.samples if s.name.startswith(prefix)}
 
     def total(self, name: str, **labels: str) -> float:
         """The sum of `values`; 0 without any."""

@@ -57,7 +57,7 @@ class PolicyName(IntEnum):
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """Law and limits of one sequence.
+    """Sampling, speculation and limits of one sequence.
 
     temperature 0 means greedy. top_k 0, top_p 1 and min_p 0 switch the filter off. `max_tokens`
     and `min_tokens` count emitted tokens; no token of `stop_token_ids` (end-of-sequence included
@@ -84,6 +84,11 @@ class SamplingParams:
                 raise ValueError(f"{name} = {value} lies outside {least} to {most}")
         if not all(0 <= token_id <= _MAX_INT32 for token_id in self.stop_token_ids):
             raise ValueError("a stop token id lies outside every vocabulary")
+
+    @property
+    def mode(self) -> Acceptance:
+        """The acceptance mode that decides: at temperature 0 it is greedy whatever was named."""
+        return self.acceptance if self.temperature > 0.0 else Acceptance.GREEDY
 
     def without_speculation(self) -> "SamplingParams":
         """The same sampling, decoded one token a round."""

@@ -13,7 +13,7 @@ from paged_cases import (
     tensors,
 )
 
-from canopy_kernels.attention.batch_invariant_attention import launch_batch_invariant_attention
+from canopy_kernels.attention.batch_invariant_attention import batch_invariant_attention
 from canopy_kernels.attention.paged_rows import PagedRows
 from canopy_kernels.attention.split_kv import MIN_SPLIT
 from canopy_kernels.attention.tree_attention import tree_attention_reference
@@ -31,7 +31,7 @@ CASES = [
 def test_it_equals_the_reference(contexts, forests, heads, dtype):
     rows = paged_rows(contexts, forests)
     inputs = tensors(rows, *heads, dtype)
-    given = launch_batch_invariant_attention(*inputs, rows, SCALE).float()
+    given = batch_invariant_attention(*inputs, rows, SCALE).float()
     expected = tree_attention_reference(*inputs, rows, SCALE).float()
     assert ((given - expected).abs() / expected.abs().clamp(min=1)).max() < TOLERANCE[dtype]
 
@@ -52,23 +52,21 @@ def test_a_node_is_the_same_to_the_bit_as_its_token_in_plain_decoding(
 ):
     rows = paged_rows(contexts, forests)
     query, keys, values = tensors(rows, *heads, dtype)
-    given = launch_batch_invariant_attention(query, keys, values, rows, SCALE)
+    given = batch_invariant_attention(query, keys, values, rows, SCALE)
     for row in range(1, len(query), 3):
         slots = path_slots(rows, row)
         plain = paged_rows([len(slots) - 1], [[-1]], seed=row)
         own = torch.cat([context_slots(plain, 0), plain.slots])
         plain_keys, plain_values = torch.zeros_like(keys), torch.zeros_like(values)
         plain_keys[own], plain_values[own] = keys[slots], values[slots]
-        alone = launch_batch_invariant_attention(
-            query[[row]], plain_keys, plain_values, plain, SCALE
-        )
+        alone = batch_invariant_attention(query[[row]], plain_keys, plain_values, plain, SCALE)
         assert torch.equal(alone[0], given[row])
 
 
 def test_padded_rows_and_sequences_change_nothing_and_give_zero():
     rows = paged_rows([13, 2], [BUSHY, CHAIN])
     query, keys, values = tensors(rows, 4, 2, 16)
-    expected = launch_batch_invariant_attention(query, keys, values, rows, SCALE)
+    expected = batch_invariant_attention(query, keys, values, rows, SCALE)
     num_rows, extra = len(query), 7
 
     def longer(array: torch.Tensor, filling: int, size: int = extra) -> torch.Tensor:
@@ -82,7 +80,7 @@ def test_padded_rows_and_sequences_change_nothing_and_give_zero():
         torch.nn.functional.pad(longer(rows.block_tables, -1, 2), (0, 300), value=-1),
         BLOCK_SIZE,
     )
-    given = launch_batch_invariant_attention(longer(query, 3), keys, values, padded, SCALE)
+    given = batch_invariant_attention(longer(query, 3), keys, values, padded, SCALE)
     assert torch.equal(given[:num_rows], expected)
     assert not given[num_rows:].any()
 

@@ -6,11 +6,11 @@ from kernel_interpreter import DEVICE
 
 from canopy_kernels.dense.batch_invariant_linear import (
     LinearTiling,
+    batch_invariant_linear,
     batch_invariant_linear_reference,
-    launch_batch_invariant_linear,
     split_of,
 )
-from canopy_kernels.dense.rms_norm import launch_rms_norm, rms_norm_reference
+from canopy_kernels.dense.rms_norm import rms_norm, rms_norm_reference
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 1e-2}
 
@@ -34,7 +34,7 @@ def test_the_linear_equals_its_reference(dtype, shape, has_bias):
     weight = drawn(num_outs, inner, dtype=dtype, seed=1) * inner**-0.5
     bias = drawn(num_outs, dtype=dtype, seed=2) if has_bias else None
     rows = drawn(num_rows, inner, dtype=dtype)
-    given = launch_batch_invariant_linear(rows, weight, bias)
+    given = batch_invariant_linear(rows, weight, bias)
     assert given.dtype == dtype
     assert error(given, batch_invariant_linear_reference(rows, weight, bias)) < TOLERANCE[dtype]
 
@@ -43,23 +43,23 @@ def test_the_linear_equals_its_reference(dtype, shape, has_bias):
 def test_a_row_is_the_same_to_the_bit_alone_and_in_any_batch(dtype):
     weight, bias = drawn(40, 700, dtype=dtype, seed=1), drawn(40, dtype=dtype, seed=2)
     rows = drawn(67, 700, dtype=dtype)
-    together = launch_batch_invariant_linear(rows, weight, bias)
+    together = batch_invariant_linear(rows, weight, bias)
     for row in (0, 15, 64):
         assert torch.equal(
-            launch_batch_invariant_linear(rows[row : row + 1], weight, bias)[0], together[row]
+            batch_invariant_linear(rows[row : row + 1], weight, bias)[0], together[row]
         )
     order = torch.randperm(67, generator=torch.Generator().manual_seed(3)).to(DEVICE)
-    assert torch.equal(launch_batch_invariant_linear(rows[order], weight, bias), together[order])
+    assert torch.equal(batch_invariant_linear(rows[order], weight, bias), together[order])
     padded = torch.cat([rows[:5], torch.full_like(rows[:9], 1e4)])
-    assert torch.equal(launch_batch_invariant_linear(padded, weight, bias)[:5], together[:5])
+    assert torch.equal(batch_invariant_linear(padded, weight, bias)[:5], together[:5])
 
 
 def test_rows_need_not_be_contiguous_and_may_be_missing():
     wide, weight = drawn(4, 100), drawn(6, 50, seed=1)
     rows = wide[:, 50:]
-    given = launch_batch_invariant_linear(rows, weight)
-    assert torch.equal(given, launch_batch_invariant_linear(rows.contiguous(), weight))
-    assert launch_batch_invariant_linear(rows[:0], weight).shape == (0, 6)
+    given = batch_invariant_linear(rows, weight)
+    assert torch.equal(given, batch_invariant_linear(rows.contiguous(), weight))
+    assert batch_invariant_linear(rows[:0], weight).shape == (0, 6)
 
 
 @pytest.mark.parametrize("num_outs", [64, 2048, 6144, 128256])
@@ -78,9 +78,9 @@ def test_splits_are_whole_tiles_and_no_more_than_pay(num_outs, inner, dtype):
 def test_the_norm_equals_its_reference_in_any_company(dtype, shape):
     num_rows, num_weights, width = shape
     x, weight = drawn(num_rows, width, dtype=dtype) * 3, drawn(num_weights, width, dtype=dtype)
-    given = launch_rms_norm(x, weight, 1e-5)
+    given = rms_norm(x, weight, 1e-5)
     tolerance = 1e-6 if dtype == torch.float32 else 2**-6
     assert error(given, rms_norm_reference(x, weight, 1e-5)) < tolerance
-    first = launch_rms_norm(x[:num_weights], weight, 1e-5)
+    first = rms_norm(x[:num_weights], weight, 1e-5)
     assert torch.equal(first, given[:num_weights])
-    assert launch_rms_norm(x[:0], weight, 1e-5).shape == (0, width)
+    assert rms_norm(x[:0], weight, 1e-5).shape == (0, width)

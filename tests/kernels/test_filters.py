@@ -9,8 +9,7 @@ from sampling_cases import thresholds_of, to_device
 
 from canopy.acceptance.distribution import target_distribution
 from canopy.sampling import SamplingParams
-from canopy_kernels.sampling.block_sums import launch_row_masses
-from canopy_kernels.sampling.filters import kept_scaled_reference
+from canopy_kernels.sampling.block_sums import row_masses
 
 # Binary fractions, so that sums over ties meet top_p exactly.
 FILTERS = st.fixed_dictionaries(
@@ -29,8 +28,10 @@ def test_the_kept_tokens_are_those_of_the_target_distribution(filters, levels):
     logits = torch.tensor(levels, dtype=torch.float32)[None] / 2
     expected = target_distribution(logits[0].numpy(), SamplingParams(**filters), 0)
     thresholds = thresholds_of(to_device(logits.numpy()), **filters)[0].cpu()
-    scaled = kept_scaled_reference(logits[0], thresholds)
-    kept = torch.isfinite(scaled).nonzero()[:, 0]
+    temperature, peak, floor, last_id = thresholds
+    scaled = (logits[0] - peak) / temperature
+    is_head = (scaled > floor) | ((scaled == floor) & (torch.arange(len(scaled)) <= last_id))
+    kept = is_head.nonzero()[:, 0]
     assert kept.tolist() == expected.token_ids.tolist()
     np.testing.assert_array_equal(scaled[kept].numpy(), expected.logits)
 
@@ -40,7 +41,7 @@ def test_part_masses_add_up_to_the_weights_of_the_target(vocab_size):
     logits = torch.randn(2, vocab_size, generator=torch.Generator().manual_seed(0))
     params = {"temperature": 0.5, "top_p": 0.75}
     thresholds = thresholds_of(to_device(logits.numpy()), **params)
-    masses = launch_row_masses(to_device(logits.numpy()), thresholds).cpu()
+    masses = row_masses(to_device(logits.numpy()), thresholds).cpu()
     for row, part_masses in zip(logits.numpy(), masses, strict=True):
         target = target_distribution(row, SamplingParams(**params), 0)
         assert part_masses.sum().item() == pytest.approx(target.weights(vocab_size).sum(), 1e-6)

@@ -5,9 +5,9 @@ import torch
 from kernel_interpreter import DEVICE
 
 from canopy_kernels.attention.paged_kv import (
+    commit_kv,
     commit_kv_reference,
-    launch_commit_kv,
-    launch_write_kv,
+    write_kv,
     write_kv_reference,
 )
 
@@ -28,7 +28,7 @@ def test_written_rows_lie_in_their_slots(dtype, heads, head_dim):
     projected = torch.cat(random_cache((4, heads, head_dim), dtype), dim=1)
     new = projected.split(heads, dim=1)
     slots = torch.tensor([17, -1, 0, 6], device=DEVICE)
-    launch_write_kv(*cache, slots, *new)
+    write_kv(*cache, slots, *new)
     write_kv_reference(*expected, slots, *new)
     for actual, wanted in zip(cache, expected, strict=True):
         assert torch.equal(actual, wanted)
@@ -55,7 +55,7 @@ def test_commit_reads_all_rows_before_it_writes(moves, heads, head_dim):
         for index, move in enumerate(of_sequence):
             table[:, sequence, index] = torch.tensor(move)
     sources, destinations = table.to(DEVICE)
-    launch_commit_kv(*cache, sources, destinations)
+    commit_kv(*cache, sources, destinations)
     commit_kv_reference(*expected, sources, destinations)
     for actual, wanted in zip(cache, expected, strict=True):
         assert torch.equal(actual, wanted)

@@ -6,11 +6,11 @@ import torch
 from sampling_cases import random_case, to_device
 
 from canopy.acceptance.result import walk
-from canopy_kernels.sampling.tree_walk import launch_walk_trees, walk_trees_reference
+from canopy_kernels.sampling.tree_walk import walk_trees
 
 
 @pytest.mark.parametrize("vocab_size", [2, 7])
-def test_kernel_reference_and_acceptance_walk_alike(vocab_size):
+def test_kernel_and_acceptance_walk_alike(vocab_size):
     case = random_case(25, vocab_size, seed=3)
     generator = np.random.default_rng(4)
     decided = []
@@ -25,6 +25,5 @@ def test_kernel_reference_and_acceptance_walk_alike(vocab_size):
         for tree, tokens in zip(case.trees, decided, strict=True)
     )
     decided_ids = to_device(np.concatenate(decided).astype(np.int32))
-    assert torch.equal(launch_walk_trees(case.device_trees, decided_ids).table.cpu(), expected)
-    assert torch.equal(walk_trees_reference(case.device_trees, decided_ids).table, expected)
+    assert torch.equal(walk_trees(case.device_trees, decided_ids).table.cpu(), expected)
     assert expected[:, 0].max() >= 2

@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "python_backend" / "canopy"
 
-BASE = {"addresses", "config", "cpus", "dtypes", "errors", "metrics_page", "sampling"}
+BASE = {"addresses", "config", "cpus", "dtypes", "errors", "metrics_page", "progress", "sampling"}
 SHARED = BASE | {"tree", "text", "costs", "acceptance", "kv_cache", "models", "model_store"}
 ALLOWED = {
     "config": {"cpus", "dtypes", "errors", "sampling"},
@@ -17,6 +17,7 @@ ALLOWED = {
     "dtypes": set(),
     "errors": set(),
     "metrics_page": set(),
+    "progress": set(),
     "sampling": set(),
     "tree": BASE,
     "protocol": BASE | {"tree"},

@@ -101,7 +101,7 @@ def test_a_drafter_loads_as_it_was_saved(tiny_folder, tmp_path):
 
 def test_a_drafter_of_another_vocabulary_is_refused(tiny_folder, tmp_path):
     drafter = make_drafter(tiny_folder)
-    drafter.config = replace(drafter.config, tokenizer_sha256="0" * 64)
+    drafter.config = replace(drafter.config, vocabulary="0" * 64)
     save_drafter(drafter, tmp_path)
     with pytest.raises(InvalidDeployment, match="vocabulary"):
         load_drafter(tmp_path, tiny_folder)

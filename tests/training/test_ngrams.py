@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from tiny_model import write_tiny_model
 
 from canopy.config import Deployment, DrafterConfig, TargetConfig
-from canopy.drafter.lookup.ngram_store import NgramStore, vocabulary_digest
+from canopy.drafter.lookup.ngram_store import NgramStore
 from canopy.drafter.stage import make_drafter
 from canopy.errors import InvalidDeployment
+from canopy.model_store.vocabulary import vocabulary_digest
 from canopy.protocol.messages import DraftRequest
 from canopy.protocol.proposals import unpack_proposals
 from canopy.protocol.sequence_updates import StartedSequence, pack_started

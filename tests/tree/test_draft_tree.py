@@ -71,6 +71,6 @@ def test_sibling_ranks_follow_a_spelled_path(tree, data):
     path = spelled.path(data.draw(st.integers(0, tree.num_nodes)))
     ranks = [spelled.children[spelled.parents[node]].index(node) for node in path]
     token_ids = spelled.token_ids[path].tolist()
-    assert spelled.sibling_ranks(token_ids) == ranks
-    assert spelled.sibling_ranks([*token_ids, 7]) == ranks
-    assert spelled.sibling_ranks([7, *token_ids]) == []
+    assert spelled.sibling_ranks(spelled.follow(token_ids)) == ranks
+    assert spelled.sibling_ranks(spelled.follow([*token_ids, 7])) == ranks
+    assert spelled.follow([7, *token_ids]) == []

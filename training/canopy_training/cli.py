@@ -11,6 +11,7 @@ import typer
 
 from canopy.config import Deployment, TargetConfig, load_deployment
 from canopy.errors import CanopyError
+from canopy.progress import progress_bar
 from canopy_training.block_drafter.cli import drafter, export, mix
 from canopy_training.lookup.cli import ngrams, survival
 from canopy_training.small_drafter.cli import autoregressive
@@ -60,7 +61,7 @@ def corpus(
     plan = CorpusPlan(prompts, limit, max_tokens, max_prompt_tokens, batch, seed)
     total = limit or sum(1 for line in prompts.open(encoding="utf-8") if line.strip())
     try:
-        with _bar(total) as advance:
+        with _answers_bar(total) as advance:
             make_corpus(plan, target, out, advance)
     except InvalidCorpus as error:
         raise typer.BadParameter(str(error)) from error
@@ -85,36 +86,17 @@ def _target(config: Path | None, threads: int) -> TargetConfig:
 
 
 @contextmanager
-def _bar(total: int) -> Iterator[Callable[[int, int], None]]:
-    """Shows answers, their tokens and the tokens of a second."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+def _answers_bar(total: int) -> Iterator[Callable[[int, int], None]]:
+    """Shows answers and their tokens; yields `advance(answers, tokens)`."""
+    num_tokens = 0
+    with progress_bar("answers", total, "{task.fields[tokens]} tokens", tokens=0) as advance:
 
-    columns = (
-        TextColumn("answers"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[tokens]} tokens"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task("answers", total=total, tokens=0)
-        num_tokens = 0
-
-        def advance(answers: int, tokens: int) -> None:
+        def add(answers: int, tokens: int) -> None:
             nonlocal num_tokens
             num_tokens += tokens
-            progress.update(task, advance=answers, tokens=num_tokens)
+            advance(answers, tokens=num_tokens)
 
-        yield advance
+        yield add
 
 
 def main() -> None:

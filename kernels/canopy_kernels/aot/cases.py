@@ -9,9 +9,9 @@ from canopy_kernels.aot.case import POINTERS, KernelCase
 from canopy_kernels.attention import paged_kv
 from canopy_kernels.dense import batch_invariant_linear as linear
 from canopy_kernels.dense import rms_norm
-from canopy_kernels.sampling import block_sums, traversal_triton, tree_walk
+from canopy_kernels.sampling import block_sums, traversal, tree_walk
 from canopy_kernels.sampling import coupled_argmax as argmax
-from canopy_kernels.sampling import recursive_rejection_triton as rejection
+from canopy_kernels.sampling import recursive_rejection as rejection
 
 
 def _linear(dtype: torch.dtype) -> KernelCase:
@@ -156,7 +156,7 @@ _OTHERS = [
         {"PART": block_sums.PART},
     ),
     _sparse_walk(rejection._recursive_rejection_kernel, rejection.OPTIONS),
-    _sparse_walk(traversal_triton._traversal_kernel, traversal_triton.OPTIONS),
+    _sparse_walk(traversal._traversal_kernel, traversal.OPTIONS),
 ]
 
 

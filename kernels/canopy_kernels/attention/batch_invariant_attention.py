@@ -27,7 +27,6 @@ from canopy_kernels.attention.split_kv import (
     new_parts,
     split_of,
 )
-from canopy_kernels.attention.tree_attention import tree_attention
 
 MIN_HEADS = 16  # of a matrix product on tensor cores
 
@@ -42,15 +41,7 @@ def tile_of(dtype: torch.dtype) -> tuple[int, dict[str, int]]:
 def batch_invariant_attention(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, rows: PagedRows, scale: float
 ) -> torch.Tensor:
-    """As `tree_attention`, which on the CPU does as this promises."""
-    attend = launch_batch_invariant_attention if query.is_cuda else tree_attention
-    return attend(query, keys, values, rows, scale)
-
-
-def launch_batch_invariant_attention(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, rows: PagedRows, scale: float
-) -> torch.Tensor:
-    """`batch_invariant_attention` by the Triton-language kernels."""
+    """As `tree_attention`, each row's result equal to the bit in any batch."""
     num_rows, num_heads, head_dim = query.shape
     num_kv_heads = keys.shape[1]
     check_inputs(query, keys, values, rows)

@@ -18,6 +18,19 @@ WRITE_CHUNK = 1024  # elements of a row that one program copies
 MOVE_ELEMENTS = 4096  # elements that one program holds while it moves them
 
 
+def write_kv_reference(
+    layer_keys: torch.Tensor,
+    layer_values: torch.Tensor,
+    slots: torch.Tensor,
+    new_keys: torch.Tensor,
+    new_values: torch.Tensor,
+) -> None:
+    """The op by indexing."""
+    rows = (slots >= 0).nonzero()[:, 0]
+    layer_keys[slots[rows]] = new_keys[rows].to(layer_keys.dtype)
+    layer_values[slots[rows]] = new_values[rows].to(layer_values.dtype)
+
+
 def write_kv(
     layer_keys: torch.Tensor,
     layer_values: torch.Tensor,
@@ -30,31 +43,6 @@ def write_kv(
     layer_*: [num_slots, KVH, D]. slots: int64 [T], distinct. new_*: [T, KVH, D], last two
     dimensions contiguous.
     """
-    store = launch_write_kv if layer_keys.is_cuda else write_kv_reference
-    store(layer_keys, layer_values, slots, new_keys, new_values)
-
-
-def write_kv_reference(
-    layer_keys: torch.Tensor,
-    layer_values: torch.Tensor,
-    slots: torch.Tensor,
-    new_keys: torch.Tensor,
-    new_values: torch.Tensor,
-) -> None:
-    """The same by indexing."""
-    rows = (slots >= 0).nonzero()[:, 0]
-    layer_keys[slots[rows]] = new_keys[rows].to(layer_keys.dtype)
-    layer_values[slots[rows]] = new_values[rows].to(layer_values.dtype)
-
-
-def launch_write_kv(
-    layer_keys: torch.Tensor,
-    layer_values: torch.Tensor,
-    slots: torch.Tensor,
-    new_keys: torch.Tensor,
-    new_values: torch.Tensor,
-) -> None:
-    """`write_kv` by the Triton-language kernel."""
     width = layer_keys[0].numel()
     assert layer_keys.is_contiguous()
     assert layer_values.is_contiguous()
@@ -99,6 +87,15 @@ def _write_kv_kernel(
     tl.store(values_ptr + slot * width + columns, value, stored)
 
 
+def commit_kv_reference(
+    keys: torch.Tensor, values: torch.Tensor, sources: torch.Tensor, destinations: torch.Tensor
+) -> None:
+    """The op by indexing."""
+    moved = (sources >= 0) & (destinations >= 0)
+    for cache in (keys, values):
+        cache[:, destinations[moved]] = cache[:, sources[moved]]
+
+
 def commit_kv(
     keys: torch.Tensor, values: torch.Tensor, sources: torch.Tensor, destinations: torch.Tensor
 ) -> None:
@@ -107,23 +104,6 @@ def commit_kv(
     sources, destinations: int64 [S, P], -1 where a sequence has fewer than P moves; the
     destinations of a sequence are distinct.
     """
-    move = launch_commit_kv if keys.is_cuda else commit_kv_reference
-    move(keys, values, sources, destinations)
-
-
-def commit_kv_reference(
-    keys: torch.Tensor, values: torch.Tensor, sources: torch.Tensor, destinations: torch.Tensor
-) -> None:
-    """The same by indexing."""
-    moved = (sources >= 0) & (destinations >= 0)
-    for cache in (keys, values):
-        cache[:, destinations[moved]] = cache[:, sources[moved]]
-
-
-def launch_commit_kv(
-    keys: torch.Tensor, values: torch.Tensor, sources: torch.Tensor, destinations: torch.Tensor
-) -> None:
-    """`commit_kv` by the Triton-language kernel."""
     num_layers, num_slots = keys.shape[:2]
     width = keys[0, 0].numel()
     num_sequences, num_moves = sources.shape

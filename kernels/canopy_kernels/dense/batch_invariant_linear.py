@@ -50,26 +50,18 @@ def split_of(num_outs: int, inner: int, tiling: LinearTiling) -> int:
     return triton.cdiv(triton.cdiv(inner, num_splits), tiling.inner) * tiling.inner
 
 
-def batch_invariant_linear(
-    rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
-) -> torch.Tensor:
-    """[T, N] of the module docstring; on the CPU its reference, which promises less."""
-    linear = launch_batch_invariant_linear if rows.is_cuda else batch_invariant_linear_reference
-    return linear(rows, weight, bias)
-
-
 def batch_invariant_linear_reference(
     rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """The same sums in torch's order."""
+    """The op with sums in torch's order."""
     wide = None if bias is None else bias.float()
     return F.linear(rows.float(), weight.float(), wide).to(rows.dtype)
 
 
-def launch_batch_invariant_linear(
+def batch_invariant_linear(
     rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """`batch_invariant_linear` by the Triton-language kernels."""
+    """[T, N] of the module docstring."""
     (num_rows, inner), num_outs = rows.shape, len(weight)
     assert weight.shape == (num_outs, inner)
     assert weight.is_contiguous()

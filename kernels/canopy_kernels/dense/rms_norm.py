@@ -16,20 +16,14 @@ import triton
 import triton.language as tl
 
 
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """[R, D]; on the CPU its reference."""
-    norm = launch_rms_norm if x.is_cuda else rms_norm_reference
-    return norm(x, weight, eps)
-
-
 def rms_norm_reference(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """The same by torch."""
+    """The op by torch."""
     normed = F.rms_norm(x.float(), x.shape[1:], eps=eps).to(x.dtype)
     return (normed.view(-1, *weight.shape) * weight).view(x.shape)
 
 
-def launch_rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """`rms_norm` by the Triton-language kernel."""
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """[R, D] of the module docstring."""
     num_rows, width = x.shape
     assert x.is_contiguous()
     assert weight.is_contiguous()

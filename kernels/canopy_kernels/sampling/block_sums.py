@@ -16,7 +16,7 @@ from canopy_kernels.sampling.filters import kept_scaled
 PART = 1024  # the walk of recursive rejection holds one part in registers
 
 
-def launch_row_masses(logits: torch.Tensor, thresholds: torch.Tensor) -> torch.Tensor:
+def row_masses(logits: torch.Tensor, thresholds: torch.Tensor) -> torch.Tensor:
     """float64 [R, parts] of logits [R, V], rows contiguous, and thresholds float32 [R, 4]."""
     num_rows, vocab_size = logits.shape
     assert logits.stride(1) == 1

@@ -13,7 +13,6 @@ can differ only if two scores agree to float32's last bit and the float64 logari
 device round the noise of one of them differently.
 """
 
-import numpy as np
 import torch
 import triton
 import triton.language as tl
@@ -25,8 +24,7 @@ from canopy_kernels.sampling.device_noise import (
     word_at,
     word_tile,
 )
-from canopy_kernels.sampling.filters import kept_scaled, kept_scaled_reference
-from canopy_kernels.sampling.noise import gumbel_row
+from canopy_kernels.sampling.filters import kept_scaled
 
 PART = 4096  # tokens searched by one program: 32 programs a row at a vocabulary of 128k
 TILE = 1024
@@ -40,35 +38,6 @@ def coupled_argmax(
     logits: [R, V]. thresholds: float32 [R, 4] of `row_thresholds`. seeds: int64 [R], the bits of
     unsigned seeds. positions: int64 [R], of the tokens to be chosen.
     """
-    if not logits.is_cuda:
-        return coupled_argmax_reference(logits, thresholds, seeds, positions)
-    return launch_coupled_argmax(logits, thresholds, seeds, positions)
-
-
-def coupled_argmax_reference(
-    logits: torch.Tensor, thresholds: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor
-) -> torch.Tensor:
-    """The same, row by row over NumPy's view of the noise."""
-    rows = zip(logits, thresholds, seeds.tolist(), positions.tolist(), strict=True)
-    return torch.tensor([_argmax_reference(*row) for row in rows], dtype=torch.int32)
-
-
-def _argmax_reference(
-    logits: torch.Tensor, thresholds: torch.Tensor, seed: int, position: int
-) -> int:
-    temperature, peak = thresholds[:2].tolist()
-    if not np.isfinite(peak):
-        return -1
-    if temperature == 0.0:
-        return int(np.argmax(logits.float().numpy()))
-    scaled = kept_scaled_reference(logits, thresholds).numpy().astype(np.float64)
-    return int(np.argmax(scaled + gumbel_row(seed % 2**64, position, len(scaled))))
-
-
-def launch_coupled_argmax(
-    logits: torch.Tensor, thresholds: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor
-) -> torch.Tensor:
-    """`coupled_argmax` by the Triton-language kernels."""
     num_rows, vocab_size = logits.shape
     assert logits.stride(1) == 1
     assert thresholds.shape == (num_rows, 4)

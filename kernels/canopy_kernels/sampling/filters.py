@@ -66,15 +66,6 @@ def _cut(scaled: torch.Tensor, filters: Filters) -> tuple[torch.Tensor, torch.Te
     return ordered.gather(1, last)[:, 0], ids.gather(1, last)[:, 0]
 
 
-def kept_scaled_reference(logits: torch.Tensor, thresholds: torch.Tensor) -> torch.Tensor:
-    """float32 [V]: the scaled logits of one row, -inf where a token is not kept."""
-    temperature, peak, floor, last_id = thresholds
-    scaled = (logits.float() - peak) / temperature
-    ids = torch.arange(len(scaled), device=scaled.device)
-    kept = (scaled > floor) | ((scaled == floor) & (ids <= last_id))
-    return torch.where(kept, scaled, -torch.inf)
-
-
 @triton.jit
 def kept_scaled(logits, token_ids, thresholds_ptr):
     """float32: scaled logits of some tokens of a row, -inf where a token is not kept."""

@@ -7,8 +7,6 @@ This is acceptance in the modes where the target alone decides: greedy, coupled,
 decided tokens come from `coupled_argmax` over all nodes. Ids are exact.
 """
 
-import itertools
-
 import torch
 import triton
 import triton.language as tl
@@ -18,29 +16,6 @@ from canopy_kernels.sampling.trees import Trees, VerificationResults
 
 def walk_trees(trees: Trees, decided_ids: torch.Tensor) -> VerificationResults:
     """The verdicts of all sequences, in one launch. decided_ids: int32 [N]."""
-    walk = launch_walk_trees if decided_ids.is_cuda else walk_trees_reference
-    return walk(trees, decided_ids)
-
-
-def walk_trees_reference(trees: Trees, decided_ids: torch.Tensor) -> VerificationResults:
-    """The same by plain loops."""
-    results = VerificationResults.empty(trees)
-    for sequence, (first, end) in enumerate(itertools.pairwise(trees.node_starts.tolist())):
-        token_ids, parents = trees.token_ids[first:end], trees.parents[first:end]
-        path, node = [], 0
-        while True:
-            is_next = (parents == node) & (token_ids == decided_ids[first + node])
-            if not is_next.any():
-                break
-            node = int(is_next.nonzero()[0])
-            path.append(node)
-        row = [len(path), int(decided_ids[first + node]), *path]
-        results.table[sequence, : len(row)] = torch.tensor(row)
-    return results
-
-
-def launch_walk_trees(trees: Trees, decided_ids: torch.Tensor) -> VerificationResults:
-    """`walk_trees` by the Triton-language kernel."""
     assert decided_ids.dtype == torch.int32
     assert decided_ids.shape == trees.parents.shape
     results = VerificationResults.empty(trees)

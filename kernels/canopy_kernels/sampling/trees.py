@@ -51,21 +51,6 @@ class VerificationResults:
         shape = (trees.num_sequences, 2 + trees.max_depth)
         return VerificationResults(trees.parents.new_full(shape, -1))
 
-    @property
-    def num_accepted(self) -> torch.Tensor:
-        """int32 [S]."""
-        return self.table[:, 0]
-
-    @property
-    def bonus_ids(self) -> torch.Tensor:
-        """int32 [S]; -1 where the row of logits could not be sampled."""
-        return self.table[:, 1]
-
-    @property
-    def paths(self) -> torch.Tensor:
-        """int32 [S, max_depth], ascending nodes, then -1."""
-        return self.table[:, 2:]
-
 
 @triton.jit
 def next_child(parents, node, after):

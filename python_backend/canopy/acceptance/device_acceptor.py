@@ -1,7 +1,7 @@
 """Acceptance by the kernels, on the device that computed the logits.
 
 Trees are told apart by how they are decided: along tokens that the target alone decides, by
-recursive rejection, or by traversal. The trees of one kind take one launch of each kernel. What
+recursive rejection, or by traversal. The trees of one rule take one launch of each kernel. What
 the kernels read goes to the device in one copy, before them; their verdicts come back in one, and
 nothing in between waits for the device.
 """
@@ -17,36 +17,31 @@ import torch.nn.functional as F  # noqa: N812
 
 from canopy.acceptance.acceptor import Candidate
 from canopy.acceptance.result import VerificationResult
-from canopy.sampling import Acceptance, SamplingParams
+from canopy.sampling import Acceptance
 from canopy.tree import Forest
+from canopy.tree.forest import offsets_of
 from canopy_kernels.host_to_device import copy_packed
-from canopy_kernels.sampling.coupled_argmax import launch_coupled_argmax
+from canopy_kernels.sampling.coupled_argmax import coupled_argmax
 from canopy_kernels.sampling.filters import Filters, row_thresholds
-from canopy_kernels.sampling.recursive_rejection_triton import launch_recursive_rejection
-from canopy_kernels.sampling.traversal_triton import launch_traversal
-from canopy_kernels.sampling.tree_walk import launch_walk_trees
+from canopy_kernels.sampling.recursive_rejection import recursive_rejection
+from canopy_kernels.sampling.traversal import traversal
+from canopy_kernels.sampling.tree_walk import walk_trees
 from canopy_kernels.sampling.trees import ProposalRows, Trees, VerificationResults
 
 
-class Kind(Enum):
+class Rule(Enum):
     """Ways to decide a tree."""
 
     TARGET_DECIDES = 0
     REJECTION = 1
     TRAVERSAL = 2
 
-    @staticmethod
-    def of(params: SamplingParams) -> "Kind":
-        """Temperature 0 is greedy in every mode."""
-        if params.temperature > 0.0 and params.acceptance is Acceptance.REJECTION:
-            return Kind.REJECTION
-        if params.temperature > 0.0 and params.acceptance is Acceptance.TRAVERSAL:
-            return Kind.TRAVERSAL
-        return Kind.TARGET_DECIDES
+
+_RULES = {Acceptance.REJECTION: Rule.REJECTION, Acceptance.TRAVERSAL: Rule.TRAVERSAL}
 
 
-Arrays = dict[tuple[Kind | None, str], np.ndarray]
-Tensors = dict[tuple[Kind | None, str], torch.Tensor]
+Arrays = dict[tuple[Rule | None, str], np.ndarray]
+Tensors = dict[tuple[Rule | None, str], torch.Tensor]
 
 
 class DeviceAcceptor:
@@ -63,12 +58,12 @@ class DeviceAcceptor:
             (None, name): array for name, array in _masked_stop_tokens(candidates).items()
         }
         for group in groups:
-            arrays |= {(group.kind, name): array for name, array in group.arrays().items()}
+            arrays |= {(group.rule, name): array for name, array in group.arrays().items()}
         tensors = copy_packed(arrays, str(logits.device))
         logits[tensors[None, "rows"], tensors[None, "token_ids"]] = -torch.inf
         tables = [
             group.decide(
-                logits if len(groups) == 1 else logits[tensors[group.kind, "rows"]], tensors
+                logits if len(groups) == 1 else logits[tensors[group.rule, "rows"]], tensors
             ).table
             for group in groups
         ]
@@ -79,9 +74,9 @@ class DeviceAcceptor:
 
 @dataclass(frozen=True)
 class _Group:
-    """The trees of one kind."""
+    """The trees that one rule decides."""
 
-    kind: Kind
+    rule: Rule
     members: list[int]  # numbers of the candidates
     candidates: list[Candidate]
     rows: np.ndarray  # int64 [N] of the logits
@@ -100,7 +95,7 @@ class _Group:
         positions = by_tree(lambda c: c.num_tokens, np.int64)
         return {
             "rows": self.rows,
-            "node_starts": _starts(sizes),
+            "node_starts": offsets_of(sizes).astype(np.int32),
             "token_ids": forest.token_ids,
             "parents": forest.parents,
             "temperatures": temperatures.repeat(sizes),
@@ -115,16 +110,16 @@ class _Group:
         self, seeds: np.ndarray, positions: np.ndarray, sizes: list[int], depths: np.ndarray
     ) -> dict[str, np.ndarray]:
         """By node where every node draws its token, by tree where the kernels count on."""
-        if self.kind is not Kind.TARGET_DECIDES:
+        if self.rule is not Rule.TARGET_DECIDES:
             return {"seeds": seeds, "positions": positions}
         return {"seeds": seeds.repeat(sizes), "positions": positions.repeat(sizes) + depths}
 
     def _proposal_rows(self) -> dict[str, np.ndarray]:
-        if self.kind is Kind.TARGET_DECIDES:
+        if self.rule is Rule.TARGET_DECIDES:
             return {}
         rows = [row for candidate in self.candidates for row in candidate.rows]
         return {
-            "row_starts": _starts([len(row.token_ids) for row in rows]),
+            "row_starts": offsets_of([len(row.token_ids) for row in rows]).astype(np.int32),
             "row_token_ids": np.concatenate([row.token_ids for row in rows]).astype(np.int32),
             "row_log_probs": np.concatenate([row.log_probs for row in rows]).astype(np.float32),
         }
@@ -132,7 +127,7 @@ class _Group:
     def decide(self, logits: torch.Tensor, tensors: Tensors) -> VerificationResults:
         """logits: float32 [N, V]."""
 
-        own = {name: tensor for (kind, name), tensor in tensors.items() if kind is self.kind}
+        own = {name: tensor for (rule, name), tensor in tensors.items() if rule is self.rule}
         filters = Filters(own["top_ks"], own["top_ps"], own["min_ps"])
         thresholds = row_thresholds(
             logits, own["temperatures"], filters if self._has_filters else None
@@ -145,12 +140,12 @@ class _Group:
             max_depth=max(int(c.tree.depths.max()) for c in self.candidates),
         )
         noise = own["seeds"], own["positions"]
-        if self.kind is Kind.TARGET_DECIDES:
-            return launch_walk_trees(trees, launch_coupled_argmax(logits, thresholds, *noise))
+        if self.rule is Rule.TARGET_DECIDES:
+            return walk_trees(trees, coupled_argmax(logits, thresholds, *noise))
         rows = ProposalRows(
             own["row_starts"], own["row_token_ids"], own["row_log_probs"], self._max_length
         )
-        launch = launch_traversal if self.kind is Kind.TRAVERSAL else launch_recursive_rejection
+        launch = traversal if self.rule is Rule.TRAVERSAL else recursive_rejection
         return launch(trees, rows, logits, thresholds, *noise)
 
     @property
@@ -166,14 +161,14 @@ class _Group:
 
 
 def _groups(candidates: Sequence[Candidate]) -> list[_Group]:
-    starts = _starts([len(candidate.rows) for candidate in candidates]).astype(np.int64)
+    starts = offsets_of([len(candidate.rows) for candidate in candidates])
     ranges = [np.arange(start, end) for start, end in pairwise(starts)]
-    members: dict[Kind, list[int]] = {}
+    members: dict[Rule, list[int]] = {}
     for index, candidate in enumerate(candidates):
-        members.setdefault(Kind.of(candidate.params), []).append(index)
+        members.setdefault(_RULES.get(candidate.params.mode, Rule.TARGET_DECIDES), []).append(index)
     return [
-        _Group(kind, own, [candidates[i] for i in own], np.concatenate([ranges[i] for i in own]))
-        for kind, own in members.items()
+        _Group(rule, own, [candidates[i] for i in own], np.concatenate([ranges[i] for i in own]))
+        for rule, own in members.items()
     ]
 
 
@@ -204,10 +199,5 @@ def _verdicts(
 
 
 def _temperature(candidate: Candidate) -> float:
-    is_greedy = candidate.params.acceptance is Acceptance.GREEDY
+    is_greedy = candidate.params.mode is Acceptance.GREEDY
     return 0.0 if is_greedy else candidate.params.temperature
-
-
-def _starts(lengths: Sequence[int]) -> np.ndarray:
-    """int32 [n + 1]."""
-    return np.concatenate(([0], np.cumsum(lengths, dtype=np.int32))).astype(np.int32)

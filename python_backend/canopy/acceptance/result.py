@@ -27,7 +27,7 @@ def walk(tree: DraftTree, decide: Callable[[int], int]) -> VerificationResult:
     node = 0
     while True:
         token = decide(node)
-        child = next((c for c in tree.children[node] if tree.token_ids[c] == token), None)
+        child = tree.child(node, token)
         if child is None:
             return VerificationResult(path, token)
         path.append(child)

@@ -53,12 +53,12 @@ def accept(
     def decide_by_noise(node: int) -> int:
         return noisy_argmax(target(node), vocab_size, params.seed, num_tokens + depths[node])
 
-    if params.acceptance is Acceptance.GREEDY or params.temperature == 0.0:
+    if params.mode is Acceptance.GREEDY:
         return walk(tree, decide_greedily)
-    if params.acceptance is Acceptance.TRAVERSAL:
+    if params.mode is Acceptance.TRAVERSAL:
         noise = accept_noise(params.seed, num_tokens)
         return traverse(tree, rows, lambda node: target(node).weights(vocab_size), noise)
-    if params.acceptance is Acceptance.REJECTION:
+    if params.mode is Acceptance.REJECTION:
         return walk(tree, decide_by_rejection)
     return walk(tree, decide_by_noise)
 

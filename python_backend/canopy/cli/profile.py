@@ -1,14 +1,13 @@
 """`canopy profile`."""
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from canopy.config import Deployment, load_deployment
+from canopy.progress import phase_bars
 
 _CALM_SPREAD = 0.25  # of step times on a machine that does nothing else
 
@@ -52,9 +51,11 @@ def profile(
         print(f"Measuring for about {seconds:.0f} s what trees cost here: {fault}", flush=True)
     path = output or profile_path(deployment)
     require_writable(path)
-    with _bars() as show:
+    with phase_bars(is_bytes=False) as show:
         left_s = max(seconds - (time.monotonic() - started_s), seconds / 2)
-        measurement = measure_profile(deployment, left_s, show)
+        measurement = measure_profile(
+            deployment, left_s, lambda phase, share: show(phase, share, 1.0)
+        )
     write_profile(measurement, path)
     if (spread := measurement.steps.spread) > _CALM_SPREAD:
         print(
@@ -67,21 +68,3 @@ def profile(
     if plot:
         write_plot(measurement, plot)
         print(plot)
-
-
-@contextmanager
-def _bars() -> Iterator[Callable[[str, float], None]]:
-    """A bar for every phase that is shown, with the share of it that is done."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description:>14}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bars:
-        tasks = {}
-
-        def show(phase: str, share: float) -> None:
-            if phase not in tasks:
-                tasks[phase] = bars.add_task(phase, total=1.0)
-            bars.update(tasks[phase], completed=min(share, 1.0))
-
-        yield show

@@ -1,14 +1,13 @@
 """`canopy serve` and `canopy fetch-model`."""
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from canopy.config import DEFAULT_MODEL, Deployment, load_deployment
+from canopy.progress import phase_bars
 
 
 def serve(
@@ -36,7 +35,7 @@ def serve(
     from canopy.server.supervisor import Supervisor
 
     deployment = load_deployment(config) if config else Deployment()
-    with _progress_bar() as progress:
+    with phase_bars() as progress:
         deployment = with_model_folders(deployment, progress, verify)
     console = Console()
     for line in check_files(deployment, full=verify):
@@ -61,26 +60,8 @@ def fetch_model(
     from canopy.model_store.folders import fetch_model as fetch
     from canopy.model_store.integrity import drop_damaged_copies
 
-    with _progress_bar() as progress:
+    with phase_bars() as progress:
         folder = fetch(name, progress, verify=verify, force=force)
     for line in drop_damaged_copies(folder) if verify else ():
         print(line, file=sys.stderr)
     print(folder)
-
-
-@contextmanager
-def _progress_bar() -> Iterator[Callable[[str, int, int], None]]:
-    """A callback (phase, done, total) that draws one bar per phase on stderr."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description:>12}"), BarColumn(), DownloadColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bars:
-        tasks = {}
-
-        def progress(phase: str, done: int, total: int) -> None:
-            if phase not in tasks:
-                tasks[phase] = bars.add_task(phase, total=None)
-            bars.update(tasks[phase], completed=done, total=total or None)
-
-        yield progress

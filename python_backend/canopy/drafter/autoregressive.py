@@ -19,11 +19,11 @@ from canopy.drafter.growth.levels import Level, expand_levels
 from canopy.drafter.growth.levelwise import LevelwiseProposal
 from canopy.drafter.source import DraftSequence, DraftTask
 from canopy.drafter.threads import torch_threads
-from canopy.drafter.vocabulary import require_same_vocabulary
 from canopy.dtypes import drafter_dtype
 from canopy.errors import InvalidDeployment
 from canopy.kv_cache.block_manager import BlockManager
 from canopy.model_store.folders import model_folder, small_drafter_folder
+from canopy.model_store.vocabulary import require_same_vocabulary
 from canopy.models.decoder import Decoder, load_decoder
 from canopy.models.step_batch import Segment, assemble_step
 from canopy.tree import Proposal

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from canopy.protocol.hidden_states import HiddenStates
-from canopy.sampling import Acceptance, SamplingParams
+from canopy.sampling import SamplingParams
 from canopy.tree import Proposal
 from canopy.tree.policies import PolicySettings
 from canopy.tree.survival import Calibration
@@ -21,11 +21,6 @@ class DraftSequence:
     sequence_id: int
     token_ids: list[int]
     params: SamplingParams
-
-    @property
-    def acceptance(self) -> Acceptance:
-        """The mode that decides: temperature 0 is greedy in every mode."""
-        return self.params.acceptance if self.params.temperature > 0.0 else Acceptance.GREEDY
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,14 @@ starts sooner and stays small."""
 import logging
 
 from canopy.config import DEFAULT_NGRAMS, Deployment
-from canopy.drafter.lookup.ngram_store import NgramStore, vocabulary_digest
+from canopy.drafter.lookup.ngram_store import NgramStore
 from canopy.drafter.lookup.online_ngrams import OnlineNgrams
 from canopy.drafter.lookup.source import LookupSource
 from canopy.drafter.source import NoSource, ProposalSource
 from canopy.errors import InvalidDeployment
 from canopy.model_store.assets import ngram_store_path
 from canopy.model_store.folders import model_folder
+from canopy.model_store.vocabulary import vocabulary_digest
 
 logger = logging.getLogger(__name__)
 

@@ -118,7 +118,7 @@ class DrafterStage:
         settings = PolicySettings.of_request(
             params.policy, budget, self._tree, self._profile.sibling_rates
         )
-        is_greedy = sequence.acceptance is Acceptance.GREEDY
+        is_greedy = sequence.params.mode is Acceptance.GREEDY
         return DraftTask(
             sequence,
             replace(

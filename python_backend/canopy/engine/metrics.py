@@ -102,7 +102,7 @@ class EngineMetrics:
         if tree is None:
             return
         self.num_drafted_nodes += tree.num_nodes
-        ranks = tree.sibling_ranks(token_ids[:num_accepted])
+        ranks = tree.sibling_ranks(tree.follow(token_ids[:num_accepted]))
         for depth, rank in enumerate(ranks):
             self.accepted_by_depth[min(depth, MAX_DEPTH - 1)] += 1
             self.accepted_by_rank[min(rank, MAX_RANK - 1)] += 1

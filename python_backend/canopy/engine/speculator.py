@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from canopy.engine.draft_schedule import DraftSchedule
 from canopy.engine.metrics import EngineMetrics
 from canopy.engine.request import EngineSequence
 from canopy.engine.stage_health import StageHealth
@@ -87,9 +88,8 @@ class Speculator:
         self._sync = StageSyncState()
         self._hidden_states = HiddenStateBuffer()
         self._step_stats = StepStats(metrics)
-        self._skip_steps = 0
+        self._schedule = DraftSchedule()
         self._least_survival = np.zeros(0, np.float32)  # as the last BuildReply has it
-        self._num_running_at_skip = 0
 
     def finish(self, sequence_id: int) -> None:
         """The drafter is to drop a sequence."""
@@ -118,10 +118,7 @@ class Speculator:
         sequences = [s for s in running if s.wants_draft]
         if any(map(self._health.is_loading, ("draft", "tree_builder"))):
             return DraftedTrees()
-        if 2 * len(running) < self._num_running_at_skip:
-            self._skip_steps = 0  # drafting may pay for the few that are left
-        if self._skip_steps > 0 and sequences:
-            self._skip_steps -= 1
+        if self._schedule.skips(len(running), len(sequences)):
             return DraftedTrees()
         if not sequences and not self._sync.has_pending_finishes:
             return DraftedTrees()
@@ -151,8 +148,7 @@ class Speculator:
                 self._build_request(sequences, reply, running, num_waiting)
             )
         self._least_survival = built.least_survival
-        self._skip_steps = int(built.draft_next[0]) - 1
-        self._num_running_at_skip = len(running) if self._skip_steps > 0 else 0
+        self._schedule.set_next(int(built.draft_next[0]), len(running))
         self._metrics.note_build(built, len(running))
         for sequence, proposal in zip(sequences, proposals, strict=True):
             if not _stands_at(sequence, proposal):

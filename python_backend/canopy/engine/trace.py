@@ -70,7 +70,7 @@ class RoundTrace:
     ) -> None:
         """Note a round. emitted: its tokens that the sequence kept, accepted path first."""
         tree = traced.tree
-        accepted = _path_of(tree, emitted[:num_accepted])
+        accepted = tree.follow(emitted[:num_accepted])
         self._num_rounds += 1
         self._pending.append(
             {
@@ -111,14 +111,3 @@ class RoundTrace:
             return None
         last = int(tree.token_ids[accepted[-1] if accepted else 0])
         return {"token_id": rest[0], "text": self._text(rest[0], last)}
-
-
-def _path_of(tree: DraftTree, token_ids: Sequence[int]) -> list[int]:
-    """The nodes that spell `token_ids` below the anchor, as far as the tree goes."""
-    path = [0]
-    for token_id in token_ids:
-        matching = (c for c in tree.children[path[-1]] if tree.token_ids[c] == token_id)
-        if (child := next(matching, None)) is None:
-            break
-        path.append(child)
-    return path[1:]

@@ -3,7 +3,7 @@
 import torch
 
 from canopy.kv_cache.triton_cache import TritonKVCache
-from canopy_kernels.attention.batch_invariant_attention import launch_batch_invariant_attention
+from canopy_kernels.attention.batch_invariant_attention import batch_invariant_attention
 from canopy_kernels.attention.paged_rows import PagedRows
 
 
@@ -14,6 +14,4 @@ class BatchInvariantKVCache(TritonKVCache):
         self, layer: int, query: torch.Tensor, rows: PagedRows, scale: float
     ) -> torch.Tensor:
         """As `KVCache.attend`."""
-        return launch_batch_invariant_attention(
-            query, self.keys[layer], self.values[layer], rows, scale
-        )
+        return batch_invariant_attention(query, self.keys[layer], self.values[layer], rows, scale)

@@ -20,8 +20,8 @@ _NO_DIGEST = b""
 _DIGEST_BYTES = 16
 
 
-def _digest(before: bytes, token_ids: Sequence[int] | np.ndarray) -> bytes:
-    """The digest of a block: `before` is that of the block in front of it."""
+def block_digest(before: bytes, token_ids: Sequence[int] | np.ndarray) -> bytes:
+    """The digest of a block of tokens: `before` is that of the block in front of it."""
     tokens = np.asarray(token_ids, np.int32).tobytes()
     return hashlib.blake2b(before + tokens, digest_size=_DIGEST_BYTES).digest()
 
@@ -161,7 +161,7 @@ class BlockManager:
         matches: list[tuple[bytes, int]] = []
         num_sharable = (len(token_ids) - 1) // self.block_size if self._prefix_reuse else 0
         for first in range(0, num_sharable * self.block_size, self.block_size):
-            digest = _digest(digest, token_ids[first : first + self.block_size])
+            digest = block_digest(digest, token_ids[first : first + self.block_size])
             block_id = self._cached.get(digest)
             if block_id is None:
                 break
@@ -191,7 +191,7 @@ class BlockManager:
                 self._free.move_to_end(block_id, last=False)
 
     def _fill(self, holding: _Holding, token_ids: Sequence[int]) -> None:
-        holding.digest = _digest(holding.digest, token_ids)
+        holding.digest = block_digest(holding.digest, token_ids)
         block_id = holding.block_ids[holding.num_full]
         if self._prefix_reuse and holding.digest not in self._cached:
             self._cached[holding.digest] = block_id

@@ -3,7 +3,7 @@
 import torch
 
 from canopy.kv_cache.float_cache import KVCache
-from canopy_kernels.attention.paged_kv import launch_commit_kv, launch_write_kv
+from canopy_kernels.attention.paged_kv import commit_kv, write_kv
 from canopy_kernels.attention.paged_rows import PagedRows
 from canopy_kernels.attention.tree_attention_triton import launch_tree_attention
 
@@ -17,7 +17,7 @@ class TritonKVCache(KVCache):
         self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
     ) -> None:
         """As `KVCache.write`; the last two dimensions of keys and values are contiguous."""
-        launch_write_kv(self.keys[layer], self.values[layer], slots, keys, values)
+        write_kv(self.keys[layer], self.values[layer], slots, keys, values)
 
     def attend(
         self, layer: int, query: torch.Tensor, rows: PagedRows, scale: float
@@ -31,7 +31,7 @@ class TritonKVCache(KVCache):
             super().move(sources, destinations)
         else:
             moves = (torch.atleast_2d(slots).contiguous() for slots in (sources, destinations))
-            launch_commit_kv(self.keys, self.values, *moves)
+            commit_kv(self.keys, self.values, *moves)
 
 
 def cache_type_for(device: str) -> type[KVCache]:

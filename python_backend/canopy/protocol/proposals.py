@@ -7,7 +7,7 @@ import numpy as np
 
 from canopy.protocol.messages import DraftReply
 from canopy.tree import Forest, Proposal, ProposalRow
-from canopy.tree.forest import split_ragged
+from canopy.tree.forest import offsets_of, split_ragged
 
 
 class PackedRows(TypedDict):
@@ -67,7 +67,7 @@ def unpack_proposals(reply: DraftReply) -> list[Proposal]:
     log_probs = split_ragged(reply.log_probs, sizes)
     entropies = split_ragged(reply.entropies, sizes)
     rows = unpack_rows(reply.row_lengths, reply.row_token_ids, reply.row_log_probs)
-    starts = np.concatenate(([0], np.cumsum(sizes)))
+    starts = offsets_of(sizes)
     return [
         Proposal(tree, log_probs[i], entropies[i], rows[starts[i] : starts[i + 1]])
         for i, tree in enumerate(trees)

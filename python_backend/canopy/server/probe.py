@@ -14,6 +14,7 @@ from typing import Any
 
 from canopy.addresses import http_url, metrics_url, open_directly
 from canopy.config import ServerConfig
+from canopy.metrics_page import MetricsPage
 
 PROBE = {
     "text_input": "a",
@@ -97,11 +98,10 @@ def read_metrics(server: ServerConfig, timeout_s: float = 2.0) -> dict[str, floa
     """Our own metric families by name with labels; empty when the server is not there."""
     try:
         with open_directly(metrics_url(server), timeout=timeout_s) as response:
-            lines = response.read().decode("utf-8").splitlines()
+            page = response.read().decode("utf-8")
     except (OSError, HTTPException):
         return {}
-    pairs = (line.rsplit(" ", 1) for line in lines if line.startswith("canopy_"))
-    return {name: float(value) for name, value in pairs}
+    return MetricsPage.parse(page).series("canopy_")
 
 
 def _post(server: ServerConfig, body: dict[str, str], timeout_s: float) -> tuple[int, str]:

@@ -7,6 +7,7 @@
 Children of a node stand in the order in which the acceptance mode made them.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -72,27 +73,25 @@ class DraftTree:
             node = int(self.parents[node])
         return path[::-1]
 
-    def sibling_ranks(self, token_ids: list[int]) -> list[int]:
-        """Ranks of the nodes that spell `token_ids` from the anchor down, 0 = a first child.
+    def child(self, node: int, token_id: int) -> int | None:
+        """The first child of a node that carries the token."""
+        children = self.children[node]
+        return next((c for c in children if self.token_ids[c] == token_id), None)
 
-        Ends where no child carries the next token.
-        """
-        ranks: list[int] = []
-        if not token_ids:
-            return ranks
-        node, rank = 0, 0
-        pairs = zip(self.parents[1:].tolist(), self.token_ids[1:].tolist(), strict=True)
-        for child, (parent, token_id) in enumerate(pairs, 1):
-            if parent != node:
-                continue
-            if token_id != token_ids[len(ranks)]:
-                rank += 1
-                continue
-            ranks.append(rank)
-            if len(ranks) == len(token_ids):
+    def follow(self, token_ids: Iterable[int]) -> list[int]:
+        """Nodes that spell `token_ids` from below the anchor, as far as the tree goes."""
+        path, node = [], 0
+        for token_id in token_ids:
+            child = self.child(node, token_id)
+            if child is None:
                 break
-            node, rank = child, 0
-        return ranks
+            path.append(child)
+            node = child
+        return path
+
+    def sibling_ranks(self, nodes: Iterable[int]) -> list[int]:
+        """Of drafted nodes; 0 = a first child."""
+        return [self.children[self.parents[node]].index(node) for node in nodes]
 
     def subtree(self, nodes: np.ndarray) -> "DraftTree":
         """The tree of the anchor and `nodes` (ascending, closed under ancestors).

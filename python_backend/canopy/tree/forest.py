@@ -13,7 +13,7 @@ import numpy as np
 from canopy.tree.draft_tree import DraftTree
 
 
-def offsets_of(lengths: np.ndarray) -> np.ndarray:
+def offsets_of(lengths: np.ndarray | Sequence[int]) -> np.ndarray:
     """int64 [n + 1] starts of ragged rows: `values[offsets[i]:offsets[i + 1]]` is row i."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])

@@ -176,4 +176,4 @@ def test_the_older_place_of_the_block_size_is_read_too(tmp_path):
     raw = json.loads((GOLDEN / "dflash-zlab" / "config.json").read_text(encoding="utf-8"))
     options = {**raw["dflash_config"], "block_size": 5}
     folder = copied("dflash-zlab", tmp_path, {"dflash_config": options, "block_size": 99})
-    assert load("dflash-zlab", folder=folder).config.num_drafts == 4
+    assert load("dflash-zlab", folder=folder).config.block_size == 5

@@ -119,9 +119,10 @@ def mix(
     import torch
 
     from canopy.drafter.block.combined_weights import save_combined_weights
-    from canopy.drafter.lookup.ngram_store import NgramStore, vocabulary_digest
+    from canopy.drafter.lookup.ngram_store import NgramStore
     from canopy.model_store.assets import ngram_store_path
     from canopy.model_store.folders import model_folder
+    from canopy.model_store.vocabulary import vocabulary_digest
     from canopy.models.block_drafter.checkpoint import load_drafter
     from canopy_training.block_drafter.combined_weights import drafting_with
     from canopy_training.corpus.corpus import Corpus

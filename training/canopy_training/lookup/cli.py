@@ -21,8 +21,8 @@ def ngrams(
 
     Example: canopy-train ngrams --corpus corpus --out ngrams.safetensors
     """
-    from canopy.drafter.lookup.ngram_store import vocabulary_digest
     from canopy.model_store.folders import model_folder
+    from canopy.model_store.vocabulary import vocabulary_digest
     from canopy.text.tokenizer import Tokenizer
     from canopy_training.corpus.corpus import Corpus
     from canopy_training.lookup.ngrams import further_texts, write_store
@@ -49,8 +49,9 @@ def survival(
 
     Example: canopy-train survival --corpus corpus --ngrams ngrams.safetensors
     """
-    from canopy.drafter.lookup.ngram_store import NgramStore, vocabulary_digest
+    from canopy.drafter.lookup.ngram_store import NgramStore
     from canopy.model_store.folders import model_folder
+    from canopy.model_store.vocabulary import vocabulary_digest
     from canopy_training.corpus.corpus import Corpus
     from canopy_training.lookup.reliability import reliability_table, write_plot
     from canopy_training.lookup.survival import fit_and_check

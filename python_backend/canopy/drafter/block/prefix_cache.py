@@ -5,9 +5,10 @@ values are kept here under the text up to their end, as the target keeps its own
 """
 
 from collections import OrderedDict
-from hashlib import blake2b
 
 import numpy as np
+
+from canopy.kv_cache.block_manager import block_digest
 
 BLOCK = 16  # positions; the target reuses whole blocks too
 _MAX_BLOCKS = 1024  # of some 50 kB for a small target
@@ -23,9 +24,8 @@ class PrefixDigests:
         """Of the first blocks. token_ids: the sequence, which only ever grows."""
         while len(self._digests) < num_blocks:
             first = len(self._digests) * BLOCK
-            block = np.array(token_ids[first : first + BLOCK], np.int64).tobytes()
             before = self._digests[-1] if self._digests else b""
-            self._digests.append(blake2b(before + block, digest_size=16).digest())
+            self._digests.append(block_digest(before, token_ids[first : first + BLOCK]))
         return self._digests[:num_blocks]
 
 

@@ -100,7 +100,7 @@ class BlockSource:
         if self._lookup and self._is_joint:
             return self._lookup.continuations_of(sequence, drafted_by(distributions))
         known = self._lookup.continuations_of(sequence) if self._lookup else lambda path: _NOTHING
-        is_coupled = sequence.acceptance is Acceptance.COUPLED
+        is_coupled = sequence.params.mode is Acceptance.COUPLED
         num = MIN_COUPLED_CANDIDATES if is_coupled else _NUM_RANKED
 
         def continuations(path: list[int]) -> Continuations:

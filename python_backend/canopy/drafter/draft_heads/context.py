@@ -7,13 +7,12 @@ alike up to there. Where states of earlier positions never come, a sequence's ro
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 
 import numpy as np
 
 from canopy.config import CacheConfig
 from canopy.drafter.source import DraftSequence
-from canopy.kv_cache.block_manager import BlockManager
+from canopy.kv_cache.block_manager import BlockManager, block_digest
 from canopy.models.step_batch import Segment
 from canopy.protocol.hidden_states import HiddenStates
 
@@ -107,8 +106,7 @@ class HeadContexts:
 
     def _start(self, sequence: DraftSequence, origin: int) -> None:
         first = origin + self._shift
-        before = np.array(sequence.token_ids[:first], np.int64).tobytes()
-        salt = blake2b(before, digest_size=16).digest() if first else b""
+        salt = block_digest(b"", sequence.token_ids[:first]) if first else b""
         self.blocks.start(sequence.sequence_id, sequence.token_ids[first:], salt)
         self._origins[sequence.sequence_id] = origin
 

@@ -21,7 +21,7 @@ def coupled(
     continuations_of: Callable[[list[int]], Continuations], sequence: DraftSequence, coupling: float
 ) -> Callable[[list[int]], Continuations]:
     """The same continuations, ranked anew where the sequence is sampled by coupled noise."""
-    if sequence.acceptance is not Acceptance.COUPLED:
+    if sequence.params.mode is not Acceptance.COUPLED:
         return continuations_of
     seed, anchor = sequence.params.seed, len(sequence.token_ids)
 

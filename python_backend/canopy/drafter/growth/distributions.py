@@ -70,7 +70,7 @@ def propose_children(
     head: NextTokenDistribution, place: NodePlace, drafter: DrafterConfig
 ) -> ChildSlots:
     """The slots below a node, by the acceptance mode of its sequence."""
-    mode = place.sequence.acceptance
+    mode = place.sequence.params.mode
     if mode.draws_children:
         return _propose_drawn(head, place, drafter.row_size)
     if mode is Acceptance.COUPLED:

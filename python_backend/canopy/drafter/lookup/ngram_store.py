@@ -5,7 +5,6 @@ One safetensors file with the arrays of `ngram.ngram_table.NgramTable` and, once
 the file and are read where they are touched.
 """
 
-import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,19 +63,6 @@ class NgramStore:
         save_file({name: np.ascontiguousarray(t) for name, t in tensors.items()}, partial, metadata)
         partial.replace(path)
         write_manifest(path, f"vocabulary {vocabulary}")
-
-
-def vocabulary_digest(model: Path) -> str:
-    """Of the tokens and their ids in a model folder. Raises InvalidDeployment."""
-    try:
-        tokenizer = json.loads((model / "tokenizer.json").read_text(encoding="utf-8"))
-        added = [(token["content"], token["id"]) for token in tokenizer.get("added_tokens", [])]
-        vocabulary = tokenizer["model"]["vocab"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InvalidDeployment(f"{model} has no usable tokenizer.json: {error}") from error
-    tokens = vocabulary.items() if isinstance(vocabulary, dict) else enumerate(map(str, vocabulary))
-    known = sorted(map(str, [*tokens, *added]))
-    return hashlib.sha256("\n".join(known).encode()).hexdigest()[:16]
 
 
 def _read(path: Path, vocabulary: str) -> tuple[NgramTable, np.ndarray, str | None]:

@@ -6,7 +6,6 @@ A drafter is made from its target (layers copied, the rest neutral) and only eve
 import dataclasses
 import json
 from collections.abc import Sequence
-from hashlib import sha256
 from pathlib import Path
 
 import torch
@@ -17,6 +16,7 @@ from canopy.config import DEFAULT_DRAFTER
 from canopy.errors import InvalidDeployment
 from canopy.model_store.assets import BLOCK_DRAFTER
 from canopy.model_store.manifest import write_manifest
+from canopy.model_store.vocabulary import vocabulary_digest
 from canopy.models.block_drafter.network import BlockDrafter, BlockDrafterConfig
 from canopy.models.config import ModelConfig
 from canopy.models.llama.layers import rope_frequencies
@@ -44,14 +44,6 @@ def drafter_folder(model: str) -> Path:
     return BLOCK_DRAFTER if model == DEFAULT_DRAFTER else Path(model).expanduser()
 
 
-def tokenizer_sha256(target_folder: Path) -> str:
-    """What ties a drafter to its target's vocabulary. Raises InvalidDeployment."""
-    try:
-        return sha256((target_folder / "tokenizer.json").read_bytes()).hexdigest()
-    except OSError as error:
-        raise InvalidDeployment(f"cannot read the tokenizer of {target_folder}: {error}") from error
-
-
 def drafter_config(
     target_folder: Path,
     draft_vocab_size: int,
@@ -63,7 +55,7 @@ def drafter_config(
     return BlockDrafterConfig(
         target_vocab_size=target.vocab_size,
         target_num_layers=target.num_layers,
-        tokenizer_sha256=tokenizer_sha256(target_folder),
+        vocabulary=vocabulary_digest(target_folder),
         hidden_size=target.hidden_size,
         intermediate_size=target.intermediate_size,
         num_heads=target.num_heads,
@@ -157,7 +149,7 @@ def require_made_for(config: BlockDrafterConfig, target_folder: Path) -> None:
             f"the drafter was made for a target of vocabulary, layers, hidden size {found}, "
             f"{target_folder.name} has {expected}"
         )
-    if config.tokenizer_sha256 != tokenizer_sha256(target_folder):
+    if config.vocabulary != vocabulary_digest(target_folder):
         raise InvalidDeployment(f"the drafter's vocabulary is not that of {target_folder.name}")
 
 

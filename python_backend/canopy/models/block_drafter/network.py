@@ -31,7 +31,7 @@ class BlockDrafterConfig:
 
     target_vocab_size: int
     target_num_layers: int
-    tokenizer_sha256: str  # of the target's tokenizer.json
+    vocabulary: str  # `vocabulary_digest` of the target
     hidden_size: int
     intermediate_size: int
     num_heads: int

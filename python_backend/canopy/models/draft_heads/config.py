@@ -67,8 +67,3 @@ class BlockHeadConfig(HeadConfig):
     markov_rank: int = 0
     has_confidence: bool = False
     confidence_reads_parent: bool = False
-
-    @property
-    def num_drafts(self) -> int:
-        """Tokens that one pass proposes in a row."""
-        return self.block_size - self.first_slot

@@ -3,8 +3,8 @@
 import torch
 
 from canopy.models.llama.layers import Linear, RMSNorm
-from canopy_kernels.dense.batch_invariant_linear import launch_batch_invariant_linear
-from canopy_kernels.dense.rms_norm import launch_rms_norm
+from canopy_kernels.dense.batch_invariant_linear import batch_invariant_linear
+from canopy_kernels.dense.rms_norm import rms_norm
 
 
 class BatchInvariantLinear(Linear):
@@ -12,7 +12,7 @@ class BatchInvariantLinear(Linear):
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """[T, in] to [T, out]."""
-        return launch_batch_invariant_linear(rows, self.weight, self.bias)
+        return batch_invariant_linear(rows, self.weight, self.bias)
 
 
 class BatchInvariantRMSNorm(RMSNorm):
@@ -22,4 +22,4 @@ class BatchInvariantRMSNorm(RMSNorm):
         """The same shape and dtype as x."""
         width = x.shape[-1]
         rows = x.contiguous().view(-1, width)
-        return launch_rms_norm(rows, self.weight.view(-1, width), self.eps).view(x.shape)
+        return rms_norm(rows, self.weight.view(-1, width), self.eps).view(x.shape)

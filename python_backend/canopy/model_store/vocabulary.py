@@ -1,5 +1,7 @@
 """A drafter speaks the target's token ids: their tokenizers must agree on every one of them."""
 
+import hashlib
+import json
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -22,6 +24,19 @@ def require_same_vocabulary(target_folder: Path, drafter_folder: Path) -> int:
                 f"{_shown(theirs)} in {drafter_folder.name}, {_shown(ours)} in {target_folder.name}"
             )
     return max(target, default=-1) + 1
+
+
+def vocabulary_digest(model: Path) -> str:
+    """Of the tokens and their ids in a model folder. Raises InvalidDeployment."""
+    try:
+        tokenizer = json.loads((model / "tokenizer.json").read_text(encoding="utf-8"))
+        added = [(token["content"], token["id"]) for token in tokenizer.get("added_tokens", [])]
+        vocabulary = tokenizer["model"]["vocab"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InvalidDeployment(f"{model} has no usable tokenizer.json: {error}") from error
+    tokens = vocabulary.items() if isinstance(vocabulary, dict) else enumerate(map(str, vocabulary))
+    known = sorted(map(str, [*tokens, *added]))
+    return hashlib.sha256("\n".join(known).encode()).hexdigest()[:16]
 
 
 def _token_strings(folder: Path) -> dict[int, str]:

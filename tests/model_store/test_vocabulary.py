@@ -7,8 +7,8 @@ import pytest
 
 from canopy.config import Deployment, DrafterConfig, TargetConfig
 from canopy.drafter.stage import make_drafter
-from canopy.drafter.vocabulary import require_same_vocabulary
 from canopy.errors import InvalidDeployment
+from canopy.model_store.vocabulary import require_same_vocabulary
 
 
 def other_tokenizer(tiny_folder, folder, change):
