@@ -4,7 +4,14 @@ from bench.acceptance import acceptance
 from bench.gpu import gpu, kernels
 from bench.harness.benchmark import Benchmark
 from bench.peers import peers
-from bench.serving import load, load_step, perf_analyzer, strategies, thread_limits, turn
+from bench.serving import (
+    engine_step,
+    load,
+    load_step,
+    perf_analyzer,
+    strategies,
+    thread_limits,
+)
 from bench.simulation import simulate
 from bench.steps import step
 
@@ -12,7 +19,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     benchmark.name: benchmark
     for benchmark in (
         acceptance.BENCHMARK,
-        turn.BENCHMARK,
+        engine_step.BENCHMARK,
         peers.BENCHMARK,
         step.BENCHMARK,
         kernels.BENCHMARK,

@@ -35,7 +35,7 @@ class TritonPythonModel:
         self.families = []
         self.gauge = self.metric("canopy_running_sequences", pb_utils.MetricFamily.GAUGE)
         self.lock = threading.Lock()  # metric updates from two threads at once crash the server
-        self.turns = self.metric("canopy_steps_total", pb_utils.MetricFamily.COUNTER)
+        self.steps = self.metric("canopy_steps_total", pb_utils.MetricFamily.COUNTER)
 
     def metric(self, name, kind):
         self.families.append(pb_utils.MetricFamily(name=name, description=name, kind=kind))
@@ -100,7 +100,7 @@ class TritonPythonModel:
         for index, word in enumerate(words):
             time.sleep(WORD_S)
             with self.lock:
-                self.turns.increment(1)
+                self.steps.increment(1)
             if request.request_id() in self.cancelled:
                 return self.refuse(sender, "[cancelled] by the client")
             last = index + 1 == len(words)

@@ -71,18 +71,18 @@ def serve(decoder: Decoder, load: Load, to_come: list[list[int]] | None = None) 
     prompts = random.integers(vocab_size, size=(load.num_sequences, load.prompt_length))
     texts = [_Text(prompt.tolist()) for prompt in prompts]
     verifier = TargetVerifier(decoder, load.cache, load.num_sequences * load.prompt_length)
-    _turn(verifier, texts, load, None)  # computes the prompts
+    _step(verifier, texts, load, None)  # computes the prompts
     num_before = sum(len(text.emitted) for text in texts)
     num_rounds, start = 0, time.perf_counter()
     while any(not text.is_finished for text in texts):
         num_rounds += sum(not text.is_finished for text in texts)
-        _turn(verifier, texts, load, to_come)
+        _step(verifier, texts, load, to_come)
     seconds = time.perf_counter() - start
     emitted = [text.emitted for text in texts]
     return Served(emitted, seconds, num_rounds, sum(map(len, emitted)) - num_before)
 
 
-def _turn(
+def _step(
     verifier: TargetVerifier, texts: list[_Text], load: Load, to_come: list[list[int]] | None
 ) -> None:
     running = [i for i, text in enumerate(texts) if not text.is_finished]

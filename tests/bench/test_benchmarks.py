@@ -9,9 +9,9 @@ from bench.acceptance import acceptance
 from bench.harness.benchmark import Options
 from bench.harness.local_engine import LocalEngine
 from bench.harness.prompts import Prompt
-from bench.serving import turn
-from bench.serving.turn_plan import Plan
-from bench.serving.turn_served import measure_served
+from bench.serving import engine_step
+from bench.serving.engine_step_plan import Plan
+from bench.serving.engine_step_served import measure_served
 from canopy.config import CacheConfig, Deployment, LimitsConfig, TargetConfig, TreeConfig
 from canopy.errors import InvalidRequest
 from canopy.models.block_drafter.checkpoint import save_drafter
@@ -38,7 +38,7 @@ def deployment(tiny_folder):
         target=TargetConfig(model=str(tiny_folder), num_threads=1),
         cache=CacheConfig(num_tokens=2048),
         limits=LimitsConfig(max_running=2),
-        tree=TreeConfig(policy="topn", node_budget=8),  # drafts in every turn
+        tree=TreeConfig(policy="topn", node_budget=8),  # drafts in every step
     )
 
 
@@ -123,28 +123,28 @@ def test_acceptance_compares_sets_of_sources(deployment, tiny_folder, tmp_path):
     assert {f"{sources}3_tau" for sources in nodes} <= set(result.figures)
 
 
-def test_turn_reports_every_stage_at_every_number_of_sequences(deployment):
+def test_a_step_reports_every_stage_at_every_number_of_sequences(deployment):
     arguments = Namespace(sequences=[1, 2], direct_only=True)
-    result = turn.run(Options(deployment, PROMPTS, is_quick=True, arguments=arguments))
-    stages = ("draft", "build", "verify", "commit", "turn", "overhead", "plain_turn")
+    result = engine_step.run(Options(deployment, PROMPTS, is_quick=True, arguments=arguments))
+    stages = ("draft", "build", "verify", "commit", "step", "overhead", "plain_step")
     for count in (1, 2):
         assert all(result.figures[f"{stage}_ms_{count}"] > 0 for stage in stages)
         assert result.figures[f"speedup_{count}"] > 0
     (records,) = result.details.values()
     plain = [record for record in records if record["decoding"] == "plain"]
     assert [record["tokens_per_sequence"] for record in plain] == [1.0, 1.0]
-    assert all(record["turns"] > 0 for record in records)
+    assert all(record["steps"] > 0 for record in records)
 
 
 @pytest.mark.server
-def test_turn_finds_hops_and_responses_on_the_real_server(deployment):
+def test_a_step_finds_calls_and_responses_on_the_real_server(deployment):
     result = measure_served(deployment, PROMPTS, Plan([1, 2], num_repeats=1, max_tokens=8))
     for count in (1, 2):
-        assert result.figures[f"served_turn_ms_{count}"] > 0
-        assert result.figures[f"hop_ms_{count}"] > 0
+        assert result.figures[f"served_step_ms_{count}"] > 0
+        assert result.figures[f"bls_call_ms_{count}"] > 0
         assert f"send_ms_{count}" in result.figures
     (records,) = result.details.values()
     for record in records:
         stages = ("draft_ms", "build_ms", "verify_ms", "commit_ms")
-        assert sum(record[stage] for stage in stages) <= record["turn_ms"]
-        assert record["turns"] >= 2
+        assert sum(record[stage] for stage in stages) <= record["step_ms"]
+        assert record["steps"] >= 2

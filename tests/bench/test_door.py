@@ -32,7 +32,7 @@ def exit_status(*arguments: str) -> int:
 def test_help_lists_every_benchmark_with_its_description(capsys):
     assert exit_status("--help") == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert {"acceptance", "turn"} <= set(BENCHMARKS)
+    assert {"acceptance", "engine_step"} <= set(BENCHMARKS)
     for benchmark in BENCHMARKS.values():
         assert f"{benchmark.name} {benchmark.description}" in text
 
@@ -45,7 +45,7 @@ def test_help_lists_every_benchmark_with_its_description(capsys):
         ["acceptance", "--policies", "chain,nonsense"],
         ["acceptance", "--limit", "0"],
         ["acceptance", "--modes", "greedy"],
-        ["turn", "--sequences", "1,x"],
+        ["engine_step", "--sequences", "1,x"],
     ],
 )
 def test_what_is_not_on_the_list_is_refused(arguments, capsys):

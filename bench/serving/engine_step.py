@@ -1,7 +1,7 @@
-"""Where the time of a turn goes: by stage with direct calls, and through the real server.
+"""Where the time of a step goes: by stage with direct calls, and through the real server.
 
-turn     = draft + build + verify + commit + the engine's own work
-overhead = turn - draft - verify
+step     = draft + build + verify + commit + the engine's own work
+overhead = step - draft - verify
 """
 
 import argparse
@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from bench.harness.arguments import listed, positive
 from bench.harness.benchmark import Benchmark, Options, Result
-from bench.serving.turn_direct import measure_direct
-from bench.serving.turn_plan import Plan
-from bench.serving.turn_served import measure_served
+from bench.serving.engine_step_direct import measure_direct
+from bench.serving.engine_step_plan import Plan
+from bench.serving.engine_step_served import measure_served
 
 
 def run(options: Options) -> Result:
@@ -37,8 +37,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 BENCHMARK = Benchmark(
-    "turn",
-    "time of a turn by stage, with direct calls and through the server",
+    "engine_step",
+    "time of an engine step by stage, with direct calls and through the server",
     run,
     _add_arguments,
     reads_profile=True,

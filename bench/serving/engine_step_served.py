@@ -1,13 +1,13 @@
-"""A turn on the real server, from what the server's own counters say.
+"""A step on the real server, from what the server's own counters say.
 
-    hop   = a stage's time as the engine sees it, less what the server counts as that stage's
+    BLS call   = a stage's time as the engine sees it, less what the server counts as that stage's
             compute, by call: packing, queue, crossing and unpacking of a plain model's request
-    builder_calls = calls of the build stage by turn: its prices stand for some turns, in which
-            trees are chosen without a hop
-    send  = commit with one response per turn and sequence, less commit with one at the end;
+    builder_calls = calls of the build stage by step: its prices stand for some steps, in which
+            trees are chosen without a BLS call
+    send  = commit with one response per step and sequence, less commit with one at the end;
             responses leave on a thread of their own, so this is what handing them over costs
 
-Counters give means over a run, its turns of prefill and clean-up included; they are read while
+Counters give means over a run, its steps of prefill and clean-up included; they are read while
 the server is idle. Streamed and whole answers alternate; the first pair warms the caches and is
 dropped. What the server counts as compute includes the crossing into the model's process.
 """
@@ -24,7 +24,7 @@ from tempfile import TemporaryDirectory
 from bench.harness.benchmark import Record, Result
 from bench.harness.prompts import Prompt
 from bench.harness.server_metrics import scrape_idle
-from bench.serving.turn_plan import Plan, turn_texts
+from bench.serving.engine_step_plan import Plan, prompt_texts
 from canopy.addresses import open_directly
 from canopy.config import Deployment
 from canopy.engine.metrics import STAGES
@@ -33,7 +33,7 @@ from canopy.progress import progress_bar
 from canopy.server.process import ServerProcess
 from canopy.server.runtime import with_free_ports
 
-# The plain models behind the stages that are called in every turn.
+# The plain models behind the stages that are called in every step.
 _MODELS = {"draft": "draft", "verify": "verifier"}
 _STYLES = {"streamed": True, "whole": False}
 _TIMEOUT_S = 600.0
@@ -50,14 +50,14 @@ class Run:
         return self.after.total(name, **labels) - self.before.total(name, **labels)
 
     @property
-    def num_turns(self) -> float:
+    def num_steps(self) -> float:
         return self.gained("canopy_steps_total")
 
     def stage_ms(self, stage: str) -> float:
-        """Mean of a turn."""
-        return 1e3 * self.gained("canopy_stage_seconds_total", stage=stage) / self.num_turns
+        """Mean of a step."""
+        return 1e3 * self.gained("canopy_stage_seconds_total", stage=stage) / self.num_steps
 
-    def hop_ms(self, stage: str) -> float:
+    def bls_call_ms(self, stage: str) -> float:
         """Mean of a call."""
         model = _MODELS[stage]
         compute_s = 1e-6 * self.gained("nv_inference_compute_infer_duration_us", model=model)
@@ -67,8 +67,8 @@ class Run:
 
     @property
     def builder_calls(self) -> float:
-        """Of a turn."""
-        return self.gained("nv_inference_exec_count", model="tree_builder") / self.num_turns
+        """Of a step."""
+        return self.gained("nv_inference_exec_count", model="tree_builder") / self.num_steps
 
 
 Runs = dict[str, list[Run]]  # by style of answer
@@ -85,11 +85,11 @@ def measure_served(deployment: Deployment, prompts: Sequence[Prompt], plan: Plan
         progress_bar("served runs", steps) as advance,
     ):
         for count in plan.num_sequences:
-            texts = turn_texts(prompts, count)
+            texts = prompt_texts(prompts, count)
             runs = _interleaved_runs(server, texts, plan, advance)
             records += [_record(count, style, runs[style]) for style in _STYLES]
             figures |= _figures(count, runs)
-    return Result(figures, {"on the server: ms of a turn, hops by call": records})
+    return Result(figures, {"on the server: ms of a step, BLS calls by call": records})
 
 
 def _interleaved_runs(
@@ -131,22 +131,22 @@ def _answer_all(server: ServerProcess, bodies: Sequence[bytes]) -> None:
 
 
 def _medians(runs: Sequence[Run]) -> dict[str, float]:
-    """Milliseconds; the names of `turn`, and a hop for each stage."""
+    """Milliseconds; the names of `engine_step`, and a BLS call for each stage."""
     medians = {f"{s}_ms": median(run.stage_ms(s) for run in runs) for s in STAGES}
-    medians["turn_ms"] = medians.pop("total_ms")
-    medians |= {f"{s}_hop_ms": median(run.hop_ms(s) for run in runs) for s in _MODELS}
+    medians["step_ms"] = medians.pop("total_ms")
+    medians |= {f"{s}_bls_call_ms": median(run.bls_call_ms(s) for run in runs) for s in _MODELS}
     return medians
 
 
 def _record(num_sequences: int, style: str, runs: Sequence[Run]) -> Record:
-    num_turns = int(sum(run.num_turns for run in runs))
+    num_steps = int(sum(run.num_steps for run in runs))
     return {
         "sequences": num_sequences,
         "answers": style,
         **_medians(runs),
         "builder_calls": median(run.builder_calls for run in runs),
         "overhead_ms": median(_overhead_ms(run) for run in runs),
-        "turns": num_turns,
+        "steps": num_steps,
     }
 
 
@@ -157,14 +157,14 @@ def _overhead_ms(run: Run) -> float:
 def _figures(num_sequences: int, runs: Runs) -> dict[str, float]:
     """`send_ms` is what one response costs: the paired difference, by sequence."""
     streamed, whole = runs["streamed"], runs["whole"]
-    hops = [run.hop_ms(stage) for run in streamed for stage in _MODELS]
+    call_ms = [run.bls_call_ms(stage) for run in streamed for stage in _MODELS]
     send_ms = median(
         (a.stage_ms("commit") - b.stage_ms("commit")) / num_sequences
         for a, b in zip(streamed, whole, strict=True)
     )
     return {
-        f"served_turn_ms_{num_sequences}": median(run.stage_ms("total") for run in streamed),
+        f"served_step_ms_{num_sequences}": median(run.stage_ms("total") for run in streamed),
         f"served_overhead_ms_{num_sequences}": median(_overhead_ms(run) for run in streamed),
-        f"hop_ms_{num_sequences}": median(hops),
+        f"bls_call_ms_{num_sequences}": median(call_ms),
         f"send_ms_{num_sequences}": send_ms,
     }
