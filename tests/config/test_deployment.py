@@ -1,6 +1,7 @@
 import pytest
 
 from canopy.config import (
+    LONGEST_MATCH,
     Deployment,
     TargetConfig,
     deployment_as_tables,
@@ -9,6 +10,7 @@ from canopy.config import (
 )
 from canopy.dtypes import DTYPES, draft_head_dtype, drafter_dtype
 from canopy.errors import InvalidDeployment
+from canopy_kernels.ngram import candidates
 
 
 def test_an_empty_file_is_the_embedded_default(tmp_path):
@@ -86,3 +88,7 @@ def test_drafter_weights_follow_the_target_but_for_four_bits():
     ]
     assert drafter_dtype("int4", "int8") == "int4"
     assert draft_head_dtype("bfloat16", "int4") == "bfloat16"
+
+
+def test_the_longest_match_is_that_of_the_kernels():
+    assert LONGEST_MATCH == candidates.LONGEST_MATCH

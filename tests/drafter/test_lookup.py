@@ -6,7 +6,6 @@ from answers import answer_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from canopy import config
 from canopy.drafter.lookup.ngram_store import NgramStore
 from canopy.drafter.lookup.source import LookupSource
 from canopy.drafter.lookup.suffix_index import SuffixIndex
@@ -15,7 +14,6 @@ from canopy.sampling import PolicyName, SamplingParams
 from canopy.tree.policies import PolicySettings, select
 from canopy_kernels.ngram.candidates import (
     DECAY,
-    LONGEST_MATCH,
     MAX_OCCURRENCES,
     NOVELTY,
     Drafted,
@@ -281,10 +279,6 @@ def test_joint_weights_hold_where_a_model_has_candidates_and_nowhere_else():
     joined = source.continuations_of(sequence, lambda path: drafted)([])
     assert set(joined.token_ids) == {*alone.token_ids, 50}
     assert np.ptp(joined.log_probs) < 1e-9  # which weigh all alike
-
-
-def test_the_configuration_knows_the_longest_match():
-    assert config.LONGEST_MATCH == LONGEST_MATCH
 
 
 def test_a_finished_sequence_leaves_nothing_behind():
