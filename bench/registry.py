@@ -13,7 +13,7 @@ from bench.serving import (
     thread_limits,
 )
 from bench.simulation import simulate
-from bench.steps import step
+from bench.steps import fidelity, step
 
 BENCHMARKS: dict[str, Benchmark] = {
     benchmark.name: benchmark
@@ -22,6 +22,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         engine_step.BENCHMARK,
         peers.BENCHMARK,
         step.BENCHMARK,
+        fidelity.BENCHMARK,
         kernels.BENCHMARK,
         gpu.BENCHMARK,
         strategies.BENCHMARK,

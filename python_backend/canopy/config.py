@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from canopy.cpus import usable_cpus
+from canopy.cpus import has_matrix_tiles, usable_cpus
 from canopy.dtypes import AUTO, DTYPES, QUANTIZED, target_dtype
 from canopy.errors import InvalidDeployment
 from canopy.sampling import Acceptance, PolicyName
@@ -46,7 +46,7 @@ class TargetConfig:
     """The model whose distribution is kept."""
 
     model: str = DEFAULT_MODEL  # a name that `canopy fetch-model` knows, or a Hugging Face folder
-    dtype: str = AUTO  # on the CPU int4 for the default model, else int8; on a GPU bfloat16
+    dtype: str = AUTO  # CPU: int4 for the default model without AMX, else int8; GPU: bfloat16
     device: str = "cpu"
     num_threads: int = 0  # 0: all CPUs that affinity and quota allow
     max_graph_rows: int = 256  # cuda: rows of a step up to which it replays a CUDA graph; 0: never
@@ -57,7 +57,8 @@ class TargetConfig:
 
     def __post_init__(self) -> None:
         _require_choice("target.device", self.device, DEVICES)
-        dtype = target_dtype(self.dtype, self.device, self.model == DEFAULT_MODEL)
+        is_faster_in_4_bits = self.model == DEFAULT_MODEL and not has_matrix_tiles()
+        dtype = target_dtype(self.dtype, self.device, is_faster_in_4_bits)
         object.__setattr__(self, "dtype", dtype)
         _require_choice("target.dtype", self.dtype, (AUTO, *DTYPES))
         _require(

@@ -1,4 +1,6 @@
-"""How many CPUs this process may keep busy: its affinity mask, and the CPU quota of its cgroups.
+"""What this machine's CPUs are, and how many of them this process may keep busy.
+
+That number follows from its affinity mask and the CPU quota of its cgroups.
 
 A container that is given "two CPUs" usually sees all of the machine's and is held back for the
 rest of a period (100 ms) once its threads together have used up two CPUs' worth of it. More
@@ -14,8 +16,19 @@ import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+_CPU_INFO = Path("/proc/cpuinfo")
 _MEMBERSHIP = Path("/proc/self/cgroup")
 _MOUNTS = Path("/sys/fs/cgroup")
+
+
+def has_matrix_tiles(cpu_info: Path = _CPU_INFO) -> bool:
+    """Whether the CPU multiplies tiles of int8 (AMX)."""
+    try:
+        lines = cpu_info.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return False
+    flags = next((line for line in lines if line.startswith("flags")), "")
+    return "amx_int8" in flags.split()
 
 
 def usable_cpus() -> int:

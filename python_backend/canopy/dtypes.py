@@ -5,13 +5,17 @@ QUANTIZED = ("int8", "int4")  # for the CPU; a row's logits are the same bits in
 DTYPES = ("float32", "bfloat16", *QUANTIZED)
 
 
-def target_dtype(named: str, device: str, has_grouped_weights: bool) -> str:
-    """What stands for `auto`: four bits only where the model's file has no more."""
+def target_dtype(named: str, device: str, prefers_4_bits: bool) -> str:
+    """What stands for `auto`.
+
+    prefers_4_bits: the model's file holds no more than four bits, so that they cost no quality, and
+    the CPU has no matrix tiles, which only the int8 kernels use.
+    """
     if named != AUTO:
         return named
     if device != "cpu":
         return "bfloat16"
-    return "int4" if has_grouped_weights else "int8"
+    return "int4" if prefers_4_bits else "int8"
 
 
 def drafter_dtype(named: str, target: str) -> str:

@@ -8,6 +8,7 @@ from canopy.config import (
     load_deployment,
     parse_deployment,
 )
+from canopy.cpus import has_matrix_tiles
 from canopy.dtypes import DTYPES, draft_head_dtype, drafter_dtype
 from canopy.errors import InvalidDeployment
 from canopy_kernels.ngram import candidates
@@ -43,7 +44,7 @@ def test_whole_numbers_pass_for_floats():
         ("[cache]\nnum_tokens = 4\n", "must hold one block"),
         ("[server]\nhttp_port = 8001\n", "ports must differ"),
         ("[drafter]\nsource = 'autoregressive'\n", "drafter.model is the folder"),
-        ("[target]\ntensor_parallel_size = 2\n", '"int4" runs on one rank: choose "bfloat16"'),
+        ("[target]\ntensor_parallel_size = 2\n", '" runs on one rank: choose "bfloat16"'),
         ("[server]\nhost = '[::1]'\n", "without brackets"),
         ("[server]\nhost = ''\n", "server.host"),
         ("[target]\nrendezvous = 'a:1'\n", "for tensor_parallel_size = 2 or more"),
@@ -74,8 +75,20 @@ def test_a_missing_file_is_named(tmp_path):
         ({"model": "some/folder", "dtype": "int4"}, "int4"),
     ],
 )
-def test_four_bits_are_the_default_only_where_the_model_has_no_more(target, dtype):
+def test_four_bits_are_the_default_only_where_the_model_has_no_more(monkeypatch, target, dtype):
+    monkeypatch.setattr("canopy.config.has_matrix_tiles", lambda: False)
     assert TargetConfig(**target).dtype == dtype
+
+
+def test_eight_bits_are_the_default_where_the_cpu_has_matrix_tiles(monkeypatch, tmp_path):
+    monkeypatch.setattr("canopy.config.has_matrix_tiles", lambda: True)
+    assert TargetConfig().dtype == "int8"
+    cpu_info = tmp_path / "cpuinfo"
+    assert not has_matrix_tiles(cpu_info)
+    cpu_info.write_text("processor : 0\nflags : fpu avx512bw amx_tile amx_int8\n")
+    assert has_matrix_tiles(cpu_info)
+    cpu_info.write_text("processor : 0\nflags : fpu avx512bw\n")
+    assert not has_matrix_tiles(cpu_info)
 
 
 def test_drafter_weights_follow_the_target_but_for_four_bits():
