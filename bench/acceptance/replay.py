@@ -4,7 +4,7 @@ Where the target alone decides every token (greedy, coupled, target_only) and it
 on the tree beside them (the int8 decoder), the text of a request is the same however it was
 drafted. So it is written once, one token a round, and each way to draft is then walked over it: the
 engine, the draft stage and the tree builder are the real ones, and the verifier accepts what equals
-the text. Times mean nothing in a replay, and policies that read them (priced) have no place in it.
+the text. Times mean nothing in a replay, and policies that read them (priced) cannot be replayed.
 """
 
 from collections.abc import Sequence

@@ -37,10 +37,10 @@ def joined(first: Chunk, second: Chunk) -> Chunk:
     )
 
 
-def health_from(server_version: str, latency_ms: float, told: Mapping[str, Any]) -> Health:
-    """What a model told of itself; nothing, and it is ready, where it just answered."""
+def health_from(server_version: str, latency_ms: float, reported: Mapping[str, Any]) -> Health:
+    """From what a model reports of itself; empty, and it is ready, where it just answered."""
     names = {field.name for field in fields(Health)} - {"server_version", "latency_ms"}
-    own = {name: value for name, value in told.items() if name in names}
+    own = {name: value for name, value in reported.items() if name in names}
     return Health(server_version, latency_ms, **own)
 
 

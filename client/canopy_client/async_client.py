@@ -74,12 +74,12 @@ class AsyncClient:
         version = await self._session.transport.server_version()
         info = await self.model_info()
         start = time.perf_counter()
-        told: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         if "control" in info.inputs:
-            told = await self._session.control({"op": "health"})
+            fields = await self._session.control({"op": "health"})
         else:
             await _read_all(AsyncTextStream(self._session, probe(info), self._timeout_s, NO_RETRY))
-        return health_from(version, (time.perf_counter() - start) * 1e3, told)
+        return health_from(version, (time.perf_counter() - start) * 1e3, fields)
 
     async def model_info(self) -> ModelInfo:
         """The model's own description, asked for once. Raises UnknownModel among others."""

@@ -121,9 +121,9 @@ def _envelope(head: Head, kind: str, choices: list[dict[str, Any]]) -> dict[str,
 def model_card(name: str, created: int, served: Mapping[str, Any]) -> dict[str, Any]:
     """One entry of /v1/models, with what the server says of itself as far as it is known."""
     card = {"id": name, "object": "model", "created": created, "owned_by": "canopy"}
-    told = {
+    fields = {
         "root": served.get("model"),
         "max_model_len": served.get("max_context_length"),
         "default_sampling": served.get("defaults"),
     }
-    return card | {name: value for name, value in told.items() if value is not None}
+    return card | {name: value for name, value in fields.items() if value is not None}

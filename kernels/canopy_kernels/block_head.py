@@ -55,8 +55,8 @@ def candidates(logits, temperature, num, wanted):
 def _last_bin(bins, num):
     """(the bin with which the first ones hold `num` or more, what those before it hold)."""
     counts = np.zeros(_BINS, np.int64)
-    for place in bins:
-        counts[place] += 1
+    for bucket in bins:
+        counts[bucket] += 1
     last, before = 0, 0
     while before + counts[last] < num:
         before += counts[last]
@@ -75,9 +75,9 @@ def scores_of(logits, columns, out, state, temperature):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def best_of(scores, tail, num):
-    """(int64 [min(num, n)] places of the best, best first; their log-probs; the entropy in bits).
+    """(int64 [min(num, n)] columns of the best, best first; their log-probs; the entropy in bits).
 
-    The tail counts as one token. Of equal scores the first place comes first.
+    The tail counts as one token. Of equal scores the first column comes first.
     """
     top = scores.max()
     mass, moment = 0.0, 0.0
@@ -92,18 +92,18 @@ def best_of(scores, tail, num):
         entropy -= rest / whole * np.log(rest)
     order = np.empty(min(num, len(scores)), np.int64)
     count = 0
-    for place in range(len(scores)):
-        if count == len(order) and scores[place] <= scores[order[count - 1]]:
+    for column in range(len(scores)):
+        if count == len(order) and scores[column] <= scores[order[count - 1]]:
             continue
         at = count if count < len(order) else count - 1
         count = at + 1
-        while at > 0 and scores[order[at - 1]] < scores[place]:
+        while at > 0 and scores[order[at - 1]] < scores[column]:
             order[at] = order[at - 1]
             at -= 1
-        order[at] = place
+        order[at] = column
     log_probs = np.empty(len(order), np.float32)
-    for index, place in enumerate(order):
-        log_probs[index] = min(scores[place] - top - np.log(whole), 0.0)
+    for index, column in enumerate(order):
+        log_probs[index] = min(scores[column] - top - np.log(whole), 0.0)
     return order, log_probs, entropy / _LN2
 
 

@@ -9,7 +9,7 @@ from canopy.acceptance import accept
 from canopy.acceptance.rejection import row_probs
 from canopy.config import CacheConfig, DrafterConfig
 from canopy.drafter.autoregressive import AutoregressiveSource
-from canopy.drafter.growth.distributions import NextTokenDistribution, NodePlace, propose_children
+from canopy.drafter.growth.distributions import NextTokenDistribution, NodeContext, propose_children
 from canopy.drafter.source import DraftSequence, DraftTask
 from canopy.models.decoder import load_decoder
 from canopy.models.step_batch import Segment, assemble_step
@@ -165,7 +165,7 @@ def test_no_two_rounds_share_a_draw():
     params = SamplingParams(temperature=1.0, acceptance=Acceptance.REJECTION)
     draws = set()
     for num_tokens in range(10, 14):  # rounds that draw for one position, at one node's number
-        place = NodePlace(DraftSequence(0, [1] * num_tokens, params), 3, 15)
+        place = NodeContext(DraftSequence(0, [1] * num_tokens, params), 3, 15)
         offer = propose_children(head, place, replace(DRAFTER, row_size=60))
         draws.add(tuple(offer.token_ids(4)))
     assert len(draws) == 4

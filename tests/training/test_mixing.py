@@ -10,7 +10,7 @@ from canopy_kernels.ngram.ngram_table import empty_ngram_table
 from canopy_training.block_drafter.combined_weights import drafting_with
 from canopy_training.block_drafter.trainer import DrafterTraining, TrainingSettings
 from canopy_training.lookup.ngrams import is_held_out
-from canopy_training.lookup.survival import acceptance, anchor_places, fit, gather
+from canopy_training.lookup.survival import acceptance, anchor_positions, fit, gather
 
 SETTINGS = TrainingSettings(
     steps=40, sequences=4, anchors=8, learning_rate=3e-3, warm_up_steps=5, evaluate_every=1000,
@@ -50,5 +50,5 @@ def test_a_trained_drafter_makes_what_comes_more_foreseeable(corpus, drafter):
 
 
 def test_anchors_see_every_token_of_the_answer_once():
-    tokens = [p + d for p, span in anchor_places(10, 200) for d in range(min(span, 200 - p))]
+    tokens = [p + d for p, span in anchor_positions(10, 200) for d in range(min(span, 200 - p))]
     assert tokens == list(range(10, 200))

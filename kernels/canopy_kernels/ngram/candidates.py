@@ -93,8 +93,8 @@ def find_candidates(suffixes, ngrams, drafted, path, min_match):
 
 
 @njit(cache=True, nogil=True)
-def _place_of(token, found, num):
-    """(place of a candidate, number of candidates); place -1 where there is no room."""
+def _slot_of(token, found, num):
+    """(slot of a candidate, number of candidates); slot -1 where there is no room."""
     for i in range(num):
         if found.token_ids[i] == token:
             return i, num
@@ -117,17 +117,17 @@ def _draft(drafted, found):
 def _match(suffixes, keys, min_match, found, num):
     """Followers in the sequence; (number of candidates, longest match, what is left open)."""
     longest, left = 0, 1.0
-    places = np.empty(MAX_OCCURRENCES, np.int32)  # among the candidates, of each follower
+    slots = np.empty(MAX_OCCURRENCES, np.int32)  # among the candidates, of each follower
     weights = np.zeros(MAX_CANDIDATES)
     for n in range(min(len(keys), len(suffixes.previous)), min_match - 1, -1):
-        place = latest_occurrence(suffixes, keys[n - 1])
-        if place < 0:
+        position = latest_occurrence(suffixes, keys[n - 1])
+        if position < 0:
             continue
         longest = max(longest, n)
-        total, num = _followers(suffixes, place, n, found, num, places)
+        total, num = _followers(suffixes, position, n, found, num, slots)
         num_kinds, weight, sum_of_weights = 0, 1.0, 0.0
         for age in range(total):
-            i = places[age]
+            i = slots[age]
             sum_of_weights += weight
             if i >= 0:
                 num_kinds += 1 if weights[i] == 0.0 else 0
@@ -136,7 +136,7 @@ def _match(suffixes, keys, min_match, found, num):
             weight *= DECAY
         trust = sum_of_weights / (sum_of_weights + num_kinds * NOVELTY[min(n, len(NOVELTY)) - 1])
         for age in range(total):
-            i = places[age]
+            i = slots[age]
             if i >= 0:  # its weight is spent the first time
                 found.estimate[i] += left * trust * weights[i] / sum_of_weights
                 weights[i] = 0.0
@@ -145,12 +145,12 @@ def _match(suffixes, keys, min_match, found, num):
 
 
 @njit(cache=True, nogil=True)
-def _followers(suffixes, place, n, found, num, places):
-    """Fill in the places of what followed; (how many followers, number of candidates)."""
+def _followers(suffixes, position, n, found, num, slots):
+    """Fill in the slots of what followed; (how many followers, number of candidates)."""
     total = 0
-    while place >= 0 and total < MAX_OCCURRENCES:
-        places[total], num = _place_of(suffixes.token_ids[place + 1], found, num)
-        place = suffixes.previous[n - 1, place]
+    while position >= 0 and total < MAX_OCCURRENCES:
+        slots[total], num = _slot_of(suffixes.token_ids[position + 1], found, num)
+        position = suffixes.previous[n - 1, position]
         total += 1
     if n <= LONGEST_GRAM:
         found.counts[-1, 0, n - 1] = total
@@ -177,27 +177,27 @@ def _ask_store(ngrams, keys, found, num, left):
         if context < 0:
             continue
         longest = max(longest, n)
-        total, told = ngrams.totals[context], 0.0
+        total, observed = ngrams.totals[context], 0.0
         found.counts[-1, 1, n - 1] = total
         for follower in range(ngrams.starts[context], ngrams.starts[context + 1]):
-            i, num = _place_of(ngrams.follower_ids[follower], found, num)
+            i, num = _slot_of(ngrams.follower_ids[follower], found, num)
             count = ngrams.follower_counts[follower]
-            told += count - DISCOUNT
+            observed += count - DISCOUNT
             if i >= 0:
                 found.counts[i, 1, n - 1] = count
                 if found.gram[i] == 0:
                     found.gram[i], found.gram_count[i] = n, count
                     found.gram_total[i] = total
                 found.estimate[i] += left * (count - DISCOUNT) / total
-        left *= 1.0 - told / total
+        left *= 1.0 - observed / total
     return num, longest
 
 
 @njit(cache=True, nogil=True)
 def _times_seen(suffixes, token):
-    """How often a token stands in the sequence, its last place aside; MAX_SEEN at most."""
-    place, times = latest_occurrence(suffixes, next_key(empty_key(), token)), 0
-    while place >= 0 and times < MAX_SEEN:
+    """How often a token stands in the sequence, its last occurrence aside; MAX_SEEN at most."""
+    position, times = latest_occurrence(suffixes, next_key(empty_key(), token)), 0
+    while position >= 0 and times < MAX_SEEN:
         times += 1
-        place = suffixes.previous[0, place]
+        position = suffixes.previous[0, position]
     return times

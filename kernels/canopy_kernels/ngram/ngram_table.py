@@ -48,9 +48,9 @@ def counted_pairs(
     order = np.lexsort((followers, keys))
     keys, followers, counts = keys[order], followers[order], counts[order]
     changes = (keys[1:] != keys[:-1]) | (followers[1:] != followers[:-1])
-    places = np.flatnonzero(np.append(np.ones(min(len(keys), 1), bool), changes))
-    sums = np.add.reduceat(counts, places) if len(places) else counts
-    return keys[places], followers[places], sums
+    starts = np.flatnonzero(np.append(np.ones(min(len(keys), 1), bool), changes))
+    sums = np.add.reduceat(counts, starts) if len(starts) else counts
+    return keys[starts], followers[starts], sums
 
 
 def ranked_grams(
@@ -112,11 +112,11 @@ def find_context(ngrams, key):
 
 @njit(cache=True, nogil=True)
 def context_keys(token_ids, n):
-    """Key of the n tokens before each token; uint32 [len - n], for places n and up."""
+    """Key of the n tokens before each token; uint32 [len - n], for positions n and up."""
     keys = np.empty(max(len(token_ids) - n, 0), np.uint32)
-    for place in range(len(keys)):
+    for index in range(len(keys)):
         key = empty_key()
         for i in range(n):
-            key = next_key(key, token_ids[place + n - 1 - i])
-        keys[place] = stored_key(key)
+            key = next_key(key, token_ids[index + n - 1 - i])
+        keys[index] = stored_key(key)
     return keys

@@ -84,8 +84,8 @@ def gumbel_reference(
 ) -> np.ndarray:
     """`gumbel` in plain NumPy."""
     tokens = np.asarray(token_ids, np.int64)
-    place = np.broadcast_to(np.array([position, stream, branch]), (len(tokens), 3))
-    counters = np.column_stack([tokens // 4, place])
+    coordinates = np.broadcast_to(np.array([position, stream, branch]), (len(tokens), 3))
+    counters = np.column_stack([tokens // 4, coordinates])
     words = philox_reference(counters, (seed & 0xFFFFFFFF, seed >> 32))
     uniforms = (words[np.arange(len(tokens)), tokens % 4] + 0.5) * 2.0**-32
     return (-np.log(-np.log(uniforms))).astype(np.float32)
@@ -158,10 +158,12 @@ def _gumbel_of_word(word):
 
 
 @njit(cache=True)
-def _words(counters, key, place):
+def _words(counters, key, coordinates):
     words = np.empty((counters.shape[0], 4), np.uint32)
     for i in range(counters.shape[0]):
-        w0, w1, w2, w3 = _philox(counters[i], place[0], place[1], place[2], key[0], key[1])
+        w0, w1, w2, w3 = _philox(
+            counters[i], coordinates[0], coordinates[1], coordinates[2], key[0], key[1]
+        )
         words[i, 0], words[i, 1], words[i, 2], words[i, 3] = w0, w1, w2, w3
     return words
 

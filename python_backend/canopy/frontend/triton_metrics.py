@@ -36,9 +36,9 @@ class MetricsPublisher:
             key = (series.family, series.labels)
             if key not in self._published:
                 self._published[key] = (self._new_metric(series), 0.0)
-            metric, told = self._published[key]
-            if series.value != told:
-                _update(metric, series, told)
+            metric, published = self._published[key]
+            if series.value != published:
+                _update(metric, series, published)
                 self._published[key] = (metric, series.value)
 
     def _new_metric(self, series: Series) -> Any:
@@ -52,8 +52,8 @@ class MetricsPublisher:
         return self._families[series.family].Metric(labels=dict(series.labels))
 
 
-def _update(metric: Any, series: Series, told: float) -> None:
+def _update(metric: Any, series: Series, published: float) -> None:
     if series.kind is Kind.GAUGE:
         metric.set(series.value)
     else:
-        metric.increment(series.value - told)
+        metric.increment(series.value - published)

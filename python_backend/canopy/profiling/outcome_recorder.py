@@ -28,7 +28,7 @@ class Outcomes:
     log_probs: list[float] = field(default_factory=list)
     accepted: list[bool] = field(default_factory=list)
     num_parents: int = 0  # accepted nodes that had children
-    num_accepted: list[int] = field(default_factory=list)  # by place among the siblings
+    num_accepted: list[int] = field(default_factory=list)  # by rank among the siblings
 
     def add(self, tree: DraftTree, log_probs: np.ndarray, emitted: list[int]) -> None:
         """Follow the emitted tokens down one tree. log_probs: [num_nodes + 1]."""
@@ -43,11 +43,11 @@ class Outcomes:
             self.accepted += hits
             if not any(hits):
                 return
-            place = hits.index(True)
-            missing = place + 1 - len(self.num_accepted)
+            rank = hits.index(True)
+            missing = rank + 1 - len(self.num_accepted)
             self.num_accepted += [0] * missing
-            self.num_accepted[place] += 1
-            node = children[place]
+            self.num_accepted[rank] += 1
+            node = children[rank]
 
     @property
     def are_enough(self) -> bool:
@@ -70,12 +70,12 @@ class Outcomes:
 
 def joined(parts: Sequence[Outcomes]) -> Outcomes:
     """All of several recordings."""
-    places = itertools.zip_longest(*(part.num_accepted for part in parts), fillvalue=0)
+    ranks = itertools.zip_longest(*(part.num_accepted for part in parts), fillvalue=0)
     return Outcomes(
         [log_prob for part in parts for log_prob in part.log_probs],
         [is_accepted for part in parts for is_accepted in part.accepted],
         sum(part.num_parents for part in parts),
-        [sum(counts) for counts in places],
+        [sum(counts) for counts in ranks],
     )
 
 

@@ -19,7 +19,7 @@ from canopy.models.block_drafter.runner import BlockInputs, BlockRows, BlockRunn
 from canopy_kernels.ngram.candidates import Drafted
 from canopy_kernels.ngram.prompt_lookup import prompt_lookup
 from canopy_training.corpus.corpus import Answer
-from canopy_training.lookup.survival import Drafting, anchor_places
+from canopy_training.lookup.survival import Drafting, anchor_positions
 
 _PASS = 32  # anchors
 
@@ -32,21 +32,23 @@ def drafting_with(drafter: BlockDrafter, num_candidates: int) -> Drafting:
 
     def drafting(answer: Answer) -> Callable[[int, list[int]], Drafted]:
         tokens = answer.token_ids.astype(np.int64)
-        places = [place for place, _ in anchor_places(len(answer.prompt_ids), len(tokens))]
-        rows = _rows(runner, embedding, answer, np.array(places) - 1, drafter.config)
+        positions = [
+            position for position, _ in anchor_positions(len(answer.prompt_ids), len(tokens))
+        ]
+        rows = _rows(runner, embedding, answer, np.array(positions) - 1, drafter.config)
         distributions = {
-            place: BlockDistributions(
+            position: BlockDistributions(
                 BlockRows(logits, codes),
                 head,
-                int(tokens[place - 1]),
+                int(tokens[position - 1]),
                 num_candidates,
-                copied=Copied(*prompt_lookup(tokens[:place], drafter.config.block_size)),
+                copied=Copied(*prompt_lookup(tokens[:position], drafter.config.block_size)),
             )
-            for place, logits, codes in zip(places, *rows, strict=True)
+            for position, logits, codes in zip(positions, *rows, strict=True)
         }
 
-        def drafted(place: int, path: list[int]) -> Drafted:
-            return drafted_by(distributions[place])(path)
+        def drafted(position: int, path: list[int]) -> Drafted:
+            return drafted_by(distributions[position])(path)
 
         return drafted
 
@@ -60,7 +62,7 @@ def _rows(
     anchors: np.ndarray,
     config: BlockDrafterConfig,
 ) -> BlockRows:
-    """Of anchors at int64 [n] places, 1 or more."""
+    """Of anchors at int64 [n] positions, 1 or more."""
     features = np.array(answer.hidden_states)
     vectors, key_values = runner.encode(
         features.reshape(len(features), -1), np.arange(len(features))

@@ -1,6 +1,6 @@
 """The target answers prompts, many at once, in this process.
 
-Each answer has a place with KV blocks of its own. A place that falls free takes the next prompt,
+Each answer has a slot with KV blocks of its own. A slot that becomes free takes the next prompt,
 whose rows share a step with the other answers' next tokens. Tokens are chosen as the server
 chooses them: greedily, or by noise that is a function of the answer's seed and the position; an
 answer of the int8 decoder therefore does not depend on what ran beside it.
@@ -41,7 +41,7 @@ class Keeping:
 
 
 @dataclass
-class _Place:
+class _Slot:
     block_table: list[int]
     question: Question
     answer_ids: list[int] = field(default_factory=list)
@@ -96,20 +96,20 @@ class Answering:
 
     def answer(self, questions: Iterable[Question]) -> Iterator[Answer]:
         """The answers, each when it is complete."""
-        waiting, running = iter(questions), list[_Place]()
+        waiting, running = iter(questions), list[_Slot]()
         while True:
             while self._free and (question := next(waiting, None)):
-                running.append(_Place(self._free.pop(), question))
+                running.append(_Slot(self._free.pop(), question))
             if not running:
                 return
             self._step(running)
-            for place in [place for place in running if place.is_done]:
-                running.remove(place)
-                self._free.append(place.block_table)
-                yield place.answer()
+            for slot in [slot for slot in running if slot.is_done]:
+                running.remove(slot)
+                self._free.append(slot.block_table)
+                yield slot.answer()
 
-    def _step(self, places: Sequence[_Place]) -> None:
-        segments = [place.segment() for place in places]
+    def _step(self, slots: Sequence[_Slot]) -> None:
+        segments = [slot.segment() for slot in slots]
         batch = assemble_step(segments, BLOCK_SIZE, str(self._cache.device))
         hidden_size = self._decoder.config.hidden_size
         aux_hidden_states = AuxHiddenStates.of(
@@ -120,14 +120,14 @@ class Answering:
         top = ids.int().cpu().numpy(), log_probs.half().cpu().numpy()
         states = to_float16(aux_hidden_states.states)
         rows, starts = logits.cpu().numpy(), pairwise(batch.row_starts.tolist())
-        for index, (place, (first, end)) in enumerate(zip(places, starts, strict=True)):
-            token = _next_token(rows[index], place)
-            place.take(states[first:end], (top[0][index], top[1][index]), token)
+        for index, (slot, (first, end)) in enumerate(zip(slots, starts, strict=True)):
+            token = _next_token(rows[index], slot)
+            slot.take(states[first:end], (top[0][index], top[1][index]), token)
 
 
-def _next_token(logits: np.ndarray, place: _Place) -> int:
-    """The token after the place's last one, sampled as the server does. logits: float32 [V]."""
-    question, num_emitted = place.question, len(place.answer_ids)
+def _next_token(logits: np.ndarray, slot: _Slot) -> int:
+    """The token after the slot's last one, sampled as the server does. logits: float32 [V]."""
+    question, num_emitted = slot.question, len(slot.answer_ids)
     num_tokens = len(question.token_ids) + num_emitted
     anchor = DraftTree(np.zeros(1, np.int32), np.full(1, -1, np.int32))
     verdict = accept(

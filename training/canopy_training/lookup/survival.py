@@ -81,28 +81,28 @@ def _nodes(
     """
     index, text = SuffixIndex(max_match), answer.token_ids.tolist()
     drafted, nothing = drafting(answer) if drafting else None, nothing_drafted()
-    for place, span in anchor_places(len(answer.prompt_ids), len(text)):
-        index.extend(text[index.num_tokens : place])
-        for depth in range(1, min(span, len(text) - place) + 1):
-            path = text[place : place + depth - 1]
-            found = drafted(place, path) if drafted else nothing
+    for position, span in anchor_positions(len(answer.prompt_ids), len(text)):
+        index.extend(text[index.num_tokens : position])
+        for depth in range(1, min(span, len(text) - position) + 1):
+            path = text[position : position + depth - 1]
+            found = drafted(position, path) if drafted else nothing
             if drafted and not len(found.token_ids):
                 continue
             suffix = index.suffix(path, _SUFFIX)
             token_ids, rows = candidate_features(
                 index.table, ngrams, found, suffix, depth, min_match
             )
-            yield token_ids, rows, text[place + depth - 1], depth
+            yield token_ids, rows, text[position + depth - 1], depth
 
 
-def anchor_places(num_prompt: int, num_tokens: int) -> list[tuple[int, int]]:
+def anchor_positions(num_prompt: int, num_tokens: int) -> list[tuple[int, int]]:
     """Numbers of tokens up to each anchor, with the depths that are looked at below it."""
-    places, place, span = [], num_prompt, 1
-    while place < num_tokens:
-        places.append((place, span))
-        place += span
+    positions, position, span = [], num_prompt, 1
+    while position < num_tokens:
+        positions.append((position, span))
+        position += span
         span = span % MAX_DEPTH + 1
-    return places
+    return positions
 
 
 def fit(examples: Examples) -> np.ndarray:

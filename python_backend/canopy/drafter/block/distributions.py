@@ -47,7 +47,7 @@ class _Candidates(NamedTuple):
 
     columns: np.ndarray  # int32 [n], rising
     tail: float  # log of the summed weight of all others; -inf where there are none
-    copied: int  # place of the copied token; -1: none
+    copied: int  # column of the copied token; -1: none
 
 
 class BlockDistributions:
@@ -91,8 +91,8 @@ class BlockDistributions:
         scores = scores_of(logits, best.columns, out, state, self._temperature)
         if best.copied >= 0 and self._is_copied(path):
             scores[best.copied] += self._bonus(depth)
-        places, log_probs, entropy = best_of(scores, best.tail, num)
-        return self._head.draft_ids[best.columns[places]], log_probs, entropy
+        order, log_probs, entropy = best_of(scores, best.tail, num)
+        return self._head.draft_ids[best.columns[order]], log_probs, entropy
 
     @cached_property
     def _nothing(self) -> np.ndarray:
@@ -136,5 +136,5 @@ class BlockDistributions:
     def _look_through(self, depth: int) -> _Candidates:
         logits, wanted = self._rows.logits[depth], self._column(depth)
         columns, tail = candidates(logits, self._temperature, self._num_candidates, wanted)
-        place = int(np.searchsorted(columns, wanted)) if wanted >= 0 else -1
-        return _Candidates(columns, tail, place)
+        column = int(np.searchsorted(columns, wanted)) if wanted >= 0 else -1
+        return _Candidates(columns, tail, column)

@@ -37,7 +37,7 @@ class NextTokenDistribution:
 
 
 @dataclass(frozen=True)
-class NodePlace:
+class NodeContext:
     """Where in its sequence and its tree a node stands."""
 
     sequence: DraftSequence
@@ -59,22 +59,22 @@ def next_token_distributions(
     if not bool(torch.isfinite(entropies).all()):
         raise ValueError("the drafter's logits hold NaN or infinity")
     best = torch.topk(log_probs, min(num_candidates, logits.shape[1]), dim=-1)
-    values, places = best.values.cpu().numpy(), best.indices.cpu().numpy().astype(np.int32)
+    values, indices = best.values.cpu().numpy(), best.indices.cpu().numpy().astype(np.int32)
     return [
-        NextTokenDistribution(places[row], values[row], float(entropy))
+        NextTokenDistribution(indices[row], values[row], float(entropy))
         for row, entropy in enumerate(entropies.tolist())
     ]
 
 
 def propose_children(
-    head: NextTokenDistribution, place: NodePlace, drafter: DrafterConfig
+    head: NextTokenDistribution, context: NodeContext, drafter: DrafterConfig
 ) -> ChildSlots:
     """The slots below a node, by the acceptance mode of its sequence."""
-    mode = place.sequence.params.mode
+    mode = context.sequence.params.mode
     if mode.draws_children:
-        return _propose_drawn(head, place, drafter.row_size)
+        return _propose_drawn(head, context, drafter.row_size)
     if mode is Acceptance.COUPLED:
-        return _propose_coupled(head, place, drafter.coupling)
+        return _propose_coupled(head, context, drafter.coupling)
     return _propose_ranked(head.token_ids, head.log_probs, head.entropy)
 
 
@@ -82,18 +82,20 @@ def _propose_ranked(token_ids: np.ndarray, log_probs: np.ndarray, entropy: float
     return ChildSlots(log_probs.tolist(), lambda num: token_ids[:num].tolist(), entropy)
 
 
-def _propose_coupled(head: NextTokenDistribution, place: NodePlace, coupling: float) -> ChildSlots:
-    noise = gumbel(place.sequence.params.seed, place.child_position, head.token_ids)
+def _propose_coupled(
+    head: NextTokenDistribution, context: NodeContext, coupling: float
+) -> ChildSlots:
+    noise = gumbel(context.sequence.params.seed, context.child_position, head.token_ids)
     scores = head.log_probs + coupling * noise
     order = np.argsort(-scores, kind="stable")
     return _propose_ranked(head.token_ids[order], _normalized(scores[order]), head.entropy)
 
 
-def _propose_drawn(head: NextTokenDistribution, place: NodePlace, row_size: int) -> ChildSlots:
+def _propose_drawn(head: NextTokenDistribution, context: NodeContext, row_size: int) -> ChildSlots:
     row = ProposalRow(head.token_ids[:row_size], _normalized(head.log_probs[:row_size]))
     # Numbered by the round: what one round drew can shape the next, so that draws afresh.
     random_source = draft_noise(
-        place.sequence.params.seed, len(place.sequence.token_ids), place.node
+        context.sequence.params.seed, len(context.sequence.token_ids), context.node
     )
     return ChildSlots(
         log_probs=slot_log_probs(row, row_size).tolist(),

@@ -13,7 +13,7 @@ import torch
 from canopy.config import DrafterConfig
 from canopy.drafter.growth.distributions import (
     MIN_COUPLED_CANDIDATES,
-    NodePlace,
+    NodeContext,
     next_token_distributions,
     propose_children,
 )
@@ -26,17 +26,17 @@ class Level:
     """The frontier of one growth and its drafted ancestors."""
 
     nodes: list[int]  # ascending
-    parents: list[int]  # of each node, its place in `nodes`; -1 below the anchor
-    frontier: list[int]  # places in `nodes`
+    parents: list[int]  # of each node, its index in `nodes`; -1 below the anchor
+    frontier: list[int]  # indices in `nodes`
 
     @staticmethod
     def of(growth: LevelwiseProposal) -> "Level":
         """The level that a growth asks for next, below its anchor."""
         frontier = growth.frontier()
         nodes = _with_ancestors(growth.parents, frontier)
-        place_of = {node: place for place, node in enumerate(nodes)} | {0: -1}
-        parents = [place_of[growth.parents[node]] for node in nodes]
-        return Level(nodes, parents, [place_of[node] for node in frontier])
+        index_of = {node: index for index, node in enumerate(nodes)} | {0: -1}
+        parents = [index_of[growth.parents[node]] for node in nodes]
+        return Level(nodes, parents, [index_of[node] for node in frontier])
 
     def segment(
         self, growth: LevelwiseProposal, context_length: int, block_table: Sequence[int]
@@ -62,24 +62,25 @@ def expand_levels(
     logits: [L, V], of their frontiers in order. token_ids: int32 [V] of a reduced vocabulary.
     Raises ValueError for logits that are not finite.
     """
-    places = [place for growth in growths for place in _frontier_places(growth)]
-    temperatures = [place.sequence.params.temperature or 1.0 for place in places]
+    contexts = [context for growth in growths for context in _frontier_contexts(growth)]
+    temperatures = [context.sequence.params.temperature or 1.0 for context in contexts]
     num_candidates = max(drafter.row_size, MIN_COUPLED_CANDIDATES)
     heads = next_token_distributions(logits, temperatures, num_candidates)
     if token_ids is not None:
         heads = [replace(head, token_ids=token_ids[head.token_ids]) for head in heads]
     offers = (
-        propose_children(head, place, drafter) for head, place in zip(heads, places, strict=True)
+        propose_children(head, context, drafter)
+        for head, context in zip(heads, contexts, strict=True)
     )
     for growth in growths:
         frontier = growth.frontier()
         growth.expand(frontier, [next(offers) for _ in frontier])
 
 
-def _frontier_places(growth: LevelwiseProposal) -> list[NodePlace]:
+def _frontier_contexts(growth: LevelwiseProposal) -> list[NodeContext]:
     sequence = growth.task.sequence
     position = len(sequence.token_ids) + growth.depth
-    return [NodePlace(sequence, node, position) for node in growth.frontier()]
+    return [NodeContext(sequence, node, position) for node in growth.frontier()]
 
 
 def _with_ancestors(parents: Sequence[int], nodes: Sequence[int]) -> list[int]:

@@ -63,5 +63,5 @@ def merged(stored: NgramTable, texts: list[tuple[np.ndarray, int]]) -> NgramTabl
     counts = np.full(len(all_keys), ANSWER_WEIGHT, np.int64)
     counts[: len(stored_counts)] = stored_counts
     pairs = counted_pairs(all_keys, np.concatenate(followers), counts)
-    told = np.add.reduceat(stored_counts, stored.starts[:-1]) if len(stored.keys) else 0
-    return ranked_grams(*pairs, rest=(stored.keys, stored.totals - told))
+    listed = np.add.reduceat(stored_counts, stored.starts[:-1]) if len(stored.keys) else 0
+    return ranked_grams(*pairs, rest=(stored.keys, stored.totals - listed))
