@@ -94,8 +94,8 @@ def _machines(arguments: argparse.Namespace) -> dict[str, Machine]:
     """A drafter of a quarter of a plain step on accelerators; on a profile, what it measured."""
     machines: dict[str, Machine] = {}
     for name in arguments.machines:
-        is_step_function = name.endswith("-stairs")
-        cost = roofline(ACCELERATORS[name.removesuffix("-stairs")], LLAMA_8B, is_step_function)
+        is_step_function = name.endswith("-padded")
+        cost = roofline(ACCELERATORS[name.removesuffix("-padded")], LLAMA_8B, is_step_function)
         machines[name] = Machine(cost, 1.5, 0.02, 0.8)
     if arguments.profile:
         profile = Profile.from_json(json.loads(arguments.profile.read_text(encoding="utf-8")))
@@ -180,8 +180,8 @@ def _plot(closed: Sequence[Record], folder: Path | None) -> None:
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    names = [f"{name}{kind}" for name in ACCELERATORS for kind in ("", "-stairs")]
-    parser.add_argument("--machines", nargs="*", choices=names, default=["a100", "h100-stairs"])
+    names = [f"{name}{kind}" for name in ACCELERATORS for kind in ("", "-padded")]
+    parser.add_argument("--machines", nargs="*", choices=names, default=["a100", "h100-padded"])
     parser.add_argument("--profile", type=Path, metavar="FILE", help="of `canopy profile`, too")
     parser.add_argument("--streams", type=listed(positive), metavar="N,N")
     parser.add_argument(

@@ -97,14 +97,14 @@ POLICIES = {
 
 
 @dataclass(frozen=True)
-class Market(Policy):
+class PricedSelection(Policy):
     """What the tree builder makes of a priced proposal, where the cost of a node is a stair."""
 
     is_drawn: bool = True
-    stairs = CostModel((1,), (1, 5, 6), ((1.0, 2.4, 2.4),), is_step_function=True)
+    padded = CostModel((1,), (1, 5, 6), ((1.0, 2.4, 2.4),), is_step_function=True)
 
     def select(self, parents, log_probs, entropies):
-        controller = BudgetController.of_profile(Profile(cost_model=self.stairs, overhead_ms=0.0))
+        controller = BudgetController.of_profile(Profile(cost_model=self.padded, overhead_ms=0.0))
         ranking = rank_nodes(self.settings, self.is_drawn, parents, log_probs, entropies)
         return select_nodes([ranking], replace(controller, price=0.35), StepLoad(1, 0, 99)).chosen[
             0
@@ -112,13 +112,13 @@ class Market(Policy):
 
 
 @pytest.mark.parametrize("acceptance", Acceptance)
-def test_the_market_keeps_the_law_in_every_mode(acceptance):
-    market = Market(POLICIES["priced"], is_drawn=acceptance.draws_children)
-    assert worst(market, acceptance) <= TOLERANCE
+def test_priced_selection_keeps_the_distribution_in_every_mode(acceptance):
+    selection = PricedSelection(POLICIES["priced"], is_drawn=acceptance.draws_children)
+    assert worst(selection, acceptance) <= TOLERANCE
 
 
 def test_a_price_that_is_found_after_the_draw_is_caught():
-    assert worst(Market(POLICIES["priced"], is_drawn=False), Acceptance.REJECTION) > 0.01
+    assert worst(PricedSelection(POLICIES["priced"], is_drawn=False), Acceptance.REJECTION) > 0.01
 
 
 @pytest.mark.parametrize("acceptance", Acceptance)

@@ -90,21 +90,21 @@ def test_a_roofline_is_flat_until_arithmetic_is_the_limit():
     few, more, many = model.predict_ms(np.array([1, 64, 2048]), 1)
     assert few == pytest.approx(more)
     assert many > 5.0 * few
-    stairs = roofline(ACCELERATORS["a100"], LLAMA_8B, is_step_function=True)
-    assert stairs.predict_ms(np.array([300]), 1) >= model.predict_ms(np.array([300]), 1)
+    padded = roofline(ACCELERATORS["a100"], LLAMA_8B, is_step_function=True)
+    assert padded.predict_ms(np.array([300]), 1) >= model.predict_ms(np.array([300]), 1)
 
 
 def test_every_machine_load_and_arm_is_reported(tmp_path):
     pytest.importorskip("matplotlib")
     arguments = Namespace(
-        machines=["h100-stairs"], profile=None, streams=[1], error=0.0, plots=tmp_path / "plots"
+        machines=["h100-padded"], profile=None, streams=[1], error=0.0, plots=tmp_path / "plots"
     )
     result = simulate.run(Options(Deployment(), [], is_quick=True, arguments=arguments))
     closed, opened = result.details.values()
     assert {record["arm"] for record in closed} == {arm.name for arm in simulate.ARMS}
     assert all(record["p50_s"] <= record["p99_s"] for record in opened)
     assert set(result.figures) == {
-        "priced_over_best_min_h100-stairs",
-        "priced_over_plain_min_h100-stairs",
+        "priced_over_best_min_h100-padded",
+        "priced_over_plain_min_h100-padded",
     }
     assert [path.suffix for path in (tmp_path / "plots").iterdir()] == [".svg"]

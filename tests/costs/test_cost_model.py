@@ -50,10 +50,10 @@ def test_a_fit_keeps_what_rises_already_and_the_mean_of_what_does_not(steps):
 
 def test_times_lie_between_grid_points_on_a_line_or_on_the_next_stair():
     table = [[10.0, 12.0, 20.0, 20.0, 36.0]]
-    line, stairs = fit((1,), TOKENS, table), fit((1,), TOKENS, table, is_step_function=True)
+    line, padded = fit((1,), TOKENS, table), fit((1,), TOKENS, table, is_step_function=True)
     tokens = np.array([1, 6, 8, 9, 32, 40])
     assert line.predict_ms(tokens, 1) == pytest.approx([10.0, 16.0, 20.0, 20.0, 36.0, 44.0])
-    assert stairs.predict_ms(tokens, 1) == pytest.approx([10.0, 20.0, 20.0, 20.0, 36.0, 44.0])
+    assert padded.predict_ms(tokens, 1) == pytest.approx([10.0, 20.0, 20.0, 20.0, 36.0, 44.0])
 
 
 def test_a_missing_measurement_takes_the_next_one_of_its_row():

@@ -80,7 +80,7 @@ def _ends(stream: Stream, count: int) -> list[str | None]:
 
 
 @pytest.mark.parametrize("stage", ["verifier", "draft", "tree_builder"])
-def test_a_killed_stage_is_healed_and_no_stream_breaks(server, stage):
+def test_a_killed_stage_is_reloaded_and_no_stream_breaks(server, stage):
     options = ENDLESS | {"max_tokens": 200}
     expected = ask(server.grpc_url, "abcabc", **options).text
     with Stream(server.grpc_url) as stream:

@@ -1,4 +1,4 @@
-"""The build stage: fixed policies by themselves, priced sequences in one market, and feedback."""
+"""The build stage: fixed policies alone, priced sequences in one selection, and feedback."""
 
 import math
 

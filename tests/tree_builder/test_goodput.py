@@ -32,7 +32,7 @@ def forests(draw, max_nodes=8):
 
 increments = st.lists(st.sampled_from([0.0, 0.0, 0.2, 1.0, 4.0]), min_size=17, max_size=17)
 smooth = st.floats(0.0, 3.0).map(lambda slope: [slope] * 17)
-# Step times of 0, 1, ... nodes: lines and staircases of any stairs.
+# Step times of 0, 1, ... nodes: lines and step functions.
 step_times = st.builds(
     lambda base, steps: base + np.concatenate(([0.0], np.cumsum(steps))),
     st.floats(0.5, 20.0),

@@ -1,18 +1,18 @@
 """Candidates for the token after a path: what followed the same last tokens before.
 
-Two memories are asked for the tokens that followed the path's last n tokens: the sequence itself
+Two sources hold what followed the path's last n tokens: the sequence itself
 (n up to LONGEST_MATCH) and a store of n-grams (n up to LONGEST_GRAM). A third set of candidates
 may come from a drafter model.
 
 One estimate blends all n of the sequence from the longest down, then those of the store:
 
-    estimate(x) = sum over known n of  open(n) * trust(n) * share(n, x)
-    open(n)     = product over all that was asked before of 1 - trust
+    estimate(x) = sum over known n of  backoff(n) * lambda(n) * share(n, x)
+    backoff(n)  = product of 1 - lambda over all that was blended before
 
 In the sequence share(n, x) is the share of x among the followers, weighted by DECAY ** age, where
-age counts occurrences from the latest, 0; trust falls with the number of different followers
+age counts occurrences from the latest, 0; lambda falls with the number of different followers
 (Witten and Bell, 1991). In the store every follower is discounted by DISCOUNT, and what that
-leaves is open (Ney, Essen and Kneser, 1994). Estimates never add up to more than 1.
+leaves is the back-off mass (Ney, Essen and Kneser, 1994). Estimates never add up to more than 1.
 """
 
 from typing import NamedTuple
@@ -134,13 +134,13 @@ def _match(suffixes, keys, min_match, found, num):
                 weights[i] += weight
                 _note_match(found, i, n, total, age)
             weight *= DECAY
-        trust = sum_of_weights / (sum_of_weights + num_kinds * NOVELTY[min(n, len(NOVELTY)) - 1])
+        lam = sum_of_weights / (sum_of_weights + num_kinds * NOVELTY[min(n, len(NOVELTY)) - 1])
         for age in range(total):
             i = slots[age]
             if i >= 0:  # its weight is spent the first time
-                found.estimate[i] += left * trust * weights[i] / sum_of_weights
+                found.estimate[i] += left * lam * weights[i] / sum_of_weights
                 weights[i] = 0.0
-        left *= 1.0 - trust
+        left *= 1.0 - lam
     return num, longest, left
 
 

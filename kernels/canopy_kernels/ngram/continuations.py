@@ -5,7 +5,7 @@ The acceptance of a candidate is its share in a logistic choice between all cand
     acceptance(x) = exp(score(x)) / (1 + sum of exp(score))       score = weights . features
 
 so that a node's children never add up to more than 1. Without weights it is the blend of both
-memories (canopy_kernels.ngram.candidates).
+sources (canopy_kernels.ngram.candidates).
 """
 
 import math
@@ -30,7 +30,7 @@ _GRAM_TOTAL = _GRAM_SHARE + 1
 _BOTH = _GRAM_TOTAL + 1  # in the sequence and in the store
 _MATCH_ODDS = _BOTH + 1  # log-odds among the followers of each short n that the node knows
 _GRAM_ODDS = _MATCH_ODDS + LONGEST_GRAM
-_ESTIMATE = _GRAM_ODDS + LONGEST_GRAM  # log of the blend of both memories
+_ESTIMATE = _GRAM_ODDS + LONGEST_GRAM  # log of the blend of both sources
 _ESTIMATE_ODDS = _ESTIMATE + 1  # its log-odds
 _SEEN = _ESTIMATE_ODDS + 1  # it stands in the sequence, wherever
 _SEEN_TIMES = _SEEN + 1  # log of how often

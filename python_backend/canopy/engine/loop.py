@@ -281,7 +281,7 @@ class Engine:
             if self._verifier_failures >= _MAX_VERIFIER_FAILURES:
                 self._verifier_failures = 0
                 self._fail_all(error)
-            self._stage_health.heal(error.stage)
+            self._stage_health.reload(error.stage)
 
     def _fail(self, sequence: EngineSequence, error: CanopyError) -> None:
         self.metrics.num_failed += 1

@@ -106,7 +106,7 @@ class Speculator:
     def note_failure(self, stage: str) -> None:
         """A stage of speculation failed; until it is back all decoding is plain."""
         self._sync.forget_all()
-        self._health.heal(stage)
+        self._health.reload(stage)
 
     def propose(self, running: Sequence[EngineSequence], num_waiting: int) -> DraftedTrees:
         """Trees for this step; none at all when nothing is worth drafting.

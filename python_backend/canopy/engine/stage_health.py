@@ -59,11 +59,11 @@ class StageHealth:
             with self.calling(stage, SILENT_PING_S):
                 ping(stage)
 
-    def heal(self, stage: str) -> None:
+    def reload(self, stage: str) -> None:
         """The stage failed: begin to load it again, unless that is under way."""
         self._count_failure(stage)
         if not self.is_loading(stage):
-            thread = threading.Thread(target=self._load, args=(stage,), name="canopy-heal")
+            thread = threading.Thread(target=self._load, args=(stage,), name="canopy-reload")
             thread.daemon = True
             self._loading[stage] = thread
             thread.start()

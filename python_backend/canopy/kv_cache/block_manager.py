@@ -27,7 +27,7 @@ def block_digest(before: bytes, token_ids: Sequence[int] | np.ndarray) -> bytes:
 
 
 @dataclass
-class _Holding:
+class _OwnedBlocks:
     """The blocks of one sequence."""
 
     block_ids: list[int] = field(default_factory=list)
@@ -43,7 +43,7 @@ class BlockManager:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self._prefix_reuse = prefix_reuse
-        self._holdings: dict[int, _Holding] = {}
+        self._owned: dict[int, _OwnedBlocks] = {}
         self._ref_counts = [0] * num_blocks
         self._digests = [_NO_DIGEST] * num_blocks
         self._cached: dict[bytes, int] = {}  # digest -> the block that holds those tokens
@@ -66,18 +66,18 @@ class BlockManager:
         computed for its logits. A known sequence is finished first.
         """
         self.finish(sequence_id)
-        holding = self._holdings[sequence_id] = _Holding(digest=salt)
+        owned = self._owned[sequence_id] = _OwnedBlocks(digest=salt)
         matches = self._matches(token_ids, salt)
         for digest, block_id in matches[: max(len(matches) - num_spared, 0)]:
             self._take(block_id)
-            holding.block_ids.append(block_id)
-            holding.num_full += 1
-            holding.digest = digest
+            owned.block_ids.append(block_id)
+            owned.num_full += 1
+            owned.digest = digest
         return self.num_committed(sequence_id)
 
     def reserve(self, sequence_id: int, num_tokens: int) -> bool:
         """Let the block table cover `num_tokens` tokens; False, and no change, when it cannot."""
-        block_ids = self._holdings[sequence_id].block_ids
+        block_ids = self._owned[sequence_id].block_ids
         num_missing = self._num_blocks_for(num_tokens) - len(block_ids)
         if num_missing > len(self._free):
             return False
@@ -90,40 +90,40 @@ class BlockManager:
 
         Raises ValueError, and nothing changes, for tokens beyond the reserved blocks.
         """
-        holding = self._holdings[sequence_id]
-        tail = [*holding.tail, *map(int, token_ids)]
+        owned = self._owned[sequence_id]
+        tail = [*owned.tail, *map(int, token_ids)]
         num_filled, num_left = divmod(len(tail), self.block_size)
-        if holding.num_full + num_filled + (num_left > 0) > len(holding.block_ids):
+        if owned.num_full + num_filled + (num_left > 0) > len(owned.block_ids):
             raise ValueError(f"sequence {sequence_id} commits tokens without a reserved block")
         for index in range(num_filled):
             first = index * self.block_size
-            self._fill(holding, tail[first : first + self.block_size])
-        holding.tail = tail[num_filled * self.block_size :]
+            self._fill(owned, tail[first : first + self.block_size])
+        owned.tail = tail[num_filled * self.block_size :]
 
     def release_scratch(self, sequence_id: int) -> None:
         """Give back the blocks without a committed token."""
-        block_ids = self._holdings[sequence_id].block_ids
+        block_ids = self._owned[sequence_id].block_ids
         num_kept = self._num_blocks_for(self.num_committed(sequence_id))
         while len(block_ids) > num_kept:
             self._release(block_ids.pop())
 
     def finish(self, sequence_id: int) -> None:
         """Free all blocks of a sequence; no-op for unknown ids."""
-        holding = self._holdings.pop(sequence_id, _Holding())
+        owned = self._owned.pop(sequence_id, _OwnedBlocks())
         # From the back, so that a prefix outlives what follows it.
-        for block_id in reversed(holding.block_ids):
+        for block_id in reversed(owned.block_ids):
             self._release(block_id)
 
     # What is known
 
     def block_table(self, sequence_id: int) -> Sequence[int]:
         """The sequence's block ids, by logical position. Raises KeyError for an unknown one."""
-        return self._holdings[sequence_id].block_ids
+        return self._owned[sequence_id].block_ids
 
     def num_committed(self, sequence_id: int) -> int:
         """Tokens of the sequence whose slots are final. Raises KeyError for an unknown one."""
-        holding = self._holdings[sequence_id]
-        return holding.num_full * self.block_size + len(holding.tail)
+        owned = self._owned[sequence_id]
+        return owned.num_full * self.block_size + len(owned.tail)
 
     @property
     def num_free(self) -> int:
@@ -137,7 +137,7 @@ class BlockManager:
 
     def check_integrity(self) -> None:
         """Raises AssertionError when the books disagree."""
-        tables = [holding.block_ids for holding in self._holdings.values()]
+        tables = [owned.block_ids for owned in self._owned.values()]
         held = Counter(block_id for table in tables for block_id in table)
         assert self.num_free + self.num_used == self.num_blocks, "free + used != total"
         assert self._ref_counts == [held[b] for b in range(self.num_blocks)], "wrong ref counts"
@@ -145,10 +145,10 @@ class BlockManager:
         assert all(len(set(table)) == len(table) for table in tables), "a table repeats a block"
         assert all(self._digests[b] == digest for digest, b in self._cached.items())
         assert len(self._cached) == sum(digest != _NO_DIGEST for digest in self._digests)
-        for holding in self._holdings.values():
-            assert len(holding.tail) < self.block_size, "a full block is kept as a tail"
-            scratch = holding.block_ids[holding.num_full :]
-            assert len(scratch) >= bool(holding.tail), "a committed token without a block"
+        for owned in self._owned.values():
+            assert len(owned.tail) < self.block_size, "a full block is kept as a tail"
+            scratch = owned.block_ids[owned.num_full :]
+            assert len(scratch) >= bool(owned.tail), "a committed token without a block"
             assert all(self._digests[b] == _NO_DIGEST for b in scratch), "scratch can be shared"
             assert all(held[b] == 1 for b in scratch), "scratch is shared"
 
@@ -190,10 +190,10 @@ class BlockManager:
             if self._digests[block_id] == _NO_DIGEST:  # nothing is lost by using it next
                 self._free.move_to_end(block_id, last=False)
 
-    def _fill(self, holding: _Holding, token_ids: Sequence[int]) -> None:
-        holding.digest = block_digest(holding.digest, token_ids)
-        block_id = holding.block_ids[holding.num_full]
-        if self._prefix_reuse and holding.digest not in self._cached:
-            self._cached[holding.digest] = block_id
-            self._digests[block_id] = holding.digest
-        holding.num_full += 1
+    def _fill(self, owned: _OwnedBlocks, token_ids: Sequence[int]) -> None:
+        owned.digest = block_digest(owned.digest, token_ids)
+        block_id = owned.block_ids[owned.num_full]
+        if self._prefix_reuse and owned.digest not in self._cached:
+            self._cached[owned.digest] = block_id
+            self._digests[block_id] = owned.digest
+        owned.num_full += 1
