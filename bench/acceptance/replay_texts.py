@@ -42,8 +42,8 @@ Texts = dict[str, Written]
 
 def text_key(prompt_ids: np.ndarray, params: SamplingParams) -> str:
     """Identifies a text by what decides it: the prompt and its sampling, however drafted."""
-    mode = replace(params.without_speculation(), acceptance=Acceptance.GREEDY)
-    return sha256(prompt_ids.astype(np.int32).tobytes() + repr(mode).encode()).hexdigest()
+    sampling = replace(params.without_speculation(), acceptance=Acceptance.GREEDY)
+    return sha256(prompt_ids.astype(np.int32).tobytes() + repr(sampling).encode()).hexdigest()
 
 
 class TextStore:

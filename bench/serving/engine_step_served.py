@@ -1,10 +1,10 @@
 """A step on the real server, from what the server's own counters say.
 
-    BLS call   = a stage's time as the engine sees it, less what the server counts as that stage's
+    BLS call = a stage's time as the engine sees it, less what the server counts as that stage's
             compute, by call: packing, queue, crossing and unpacking of a plain model's request
     builder_calls = calls of the build stage by step: its prices stand for some steps, in which
             trees are chosen without a BLS call
-    send  = commit with one response per step and sequence, less commit with one at the end;
+    send = commit with one response per step and sequence, less commit with one at the end;
             responses leave on a thread of their own, so this is what handing them over costs
 
 Counters give means over a run, its steps of prefill and clean-up included; they are read while
@@ -89,7 +89,7 @@ def measure_served(deployment: Deployment, prompts: Sequence[Prompt], plan: Plan
             runs = _interleaved_runs(server, texts, plan, advance)
             records += [_record(count, style, runs[style]) for style in _STYLES]
             figures |= _figures(count, runs)
-    return Result(figures, {"on the server: ms of a step, BLS calls by call": records})
+    return Result(figures, {"on the server: ms of a step, and of a BLS call": records})
 
 
 def _interleaved_runs(

@@ -20,14 +20,14 @@ PARAMS = [PLAIN, FILTERED, EARLY]
 
 
 def candidates_of(
-    case: Case, settings_of_all: list[SamplingParams], num_emitted: int = 0
+    case: Case, all_params: list[SamplingParams], num_emitted: int = 0
 ) -> list[Candidate]:
-    """The trees of a case under the settings_of_all in turn."""
+    """The trees of a case under all parameters in turn."""
     return [
         Candidate(
             tree,
             rows,
-            replace(settings_of_all[index % len(settings_of_all)], seed=case.seeds[index]),
+            replace(all_params[index % len(all_params)], seed=case.seeds[index]),
             case.num_tokens[index],
             num_emitted,
         )
@@ -45,17 +45,17 @@ def both(case: Case, candidates: list[Candidate]) -> tuple[list, list]:
 @pytest.mark.parametrize("acceptance", list(Acceptance))
 def test_every_mode_decides_as_on_the_cpu(acceptance):
     case = random_case(6, VOCAB_SIZE, seed=20 + acceptance)
-    settings_of_all = [replace(params, acceptance=acceptance) for params in PARAMS]
-    expected, given = both(case, candidates_of(case, settings_of_all, num_emitted=1))
+    all_params = [replace(params, acceptance=acceptance) for params in PARAMS]
+    expected, given = both(case, candidates_of(case, all_params, num_emitted=1))
     assert given == expected
     assert sum(len(result.path) for result in expected) > 0
 
 
 def test_a_step_may_mix_all_modes_and_filters():
     case = random_case(len(PARAMS) * len(Acceptance) + 1, VOCAB_SIZE, seed=11)
-    settings_of_all = [replace(params, acceptance=mode) for params in PARAMS for mode in Acceptance]
-    settings_of_all.append(replace(PLAIN, temperature=0.0, acceptance=Acceptance.TRAVERSAL))
-    expected, given = both(case, candidates_of(case, settings_of_all))
+    all_params = [replace(params, acceptance=mode) for params in PARAMS for mode in Acceptance]
+    all_params.append(replace(PLAIN, temperature=0.0, acceptance=Acceptance.TRAVERSAL))
+    expected, given = both(case, candidates_of(case, all_params))
     assert given == expected
     assert len({len(result.path) for result in expected}) > 2
 
@@ -103,8 +103,8 @@ def test_stop_tokens_are_ruled_out_by_depth():
 def test_a_tree_without_usable_logits_fails_alone(acceptance):
     case = random_case(3, VOCAB_SIZE, seed=4)
     case.logits[1][0] = np.nan
-    settings_of_all = [replace(PLAIN, acceptance=acceptance)]
-    expected, given = both(case, candidates_of(case, settings_of_all))
+    all_params = [replace(PLAIN, acceptance=acceptance)]
+    expected, given = both(case, candidates_of(case, all_params))
     assert given == expected
     assert [result is None for result in given] == [False, True, False]
 

@@ -188,7 +188,7 @@ def test_drawn_slots_are_rated_by_a_bound_and_not_by_their_token(make_source):
 
 
 def test_a_batch_proposes_what_each_sequence_alone_does(make_source):
-    settings_of_all = [
+    all_params = [
         GREEDY,
         SamplingParams(temperature=0.9, seed=1, acceptance=Acceptance.COUPLED),
         SamplingParams(temperature=0.7, seed=2, acceptance=Acceptance.REJECTION),
@@ -198,7 +198,7 @@ def test_a_batch_proposes_what_each_sequence_alone_does(make_source):
     tasks = [
         task_of(prompt, params, limits, sequence_id)
         for sequence_id, (prompt, params, limits) in enumerate(
-            zip(PROMPTS, settings_of_all, settings, strict=True)
+            zip(PROMPTS, all_params, settings, strict=True)
         )
     ]
     together = make_source().propose(tasks)

@@ -49,7 +49,7 @@ def log_softmax(logits):
     return torch.log_softmax(logits.double(), dim=-1).numpy()
 
 
-def assert_law(found, expected, tolerance=1e-3):
+def assert_distribution(found, expected, tolerance=1e-3):
     token_ids, log_probs, _ = found
     np.testing.assert_allclose(log_probs, expected[token_ids], atol=tolerance)
     assert log_probs.tolist() == sorted(log_probs.tolist(), reverse=True)
@@ -62,11 +62,11 @@ def test_a_path_has_the_distributions_of_the_reference():
     path = golden["path_tokens"].tolist()
     assert distributions.num_rows == 7
     for depth, expected in enumerate(log_softmax(golden["path_corrected_logits"])):
-        assert_law(distributions.after(path[:depth], 40), expected)
+        assert_distribution(distributions.after(path[:depth], 40), expected)
     for parent, expected in zip(
         golden["tree_parents_pos2"].tolist(), log_softmax(golden["tree_logits_pos2"]), strict=True
     ):
-        assert_law(distributions.after([path[0], parent], 40), expected)
+        assert_distribution(distributions.after([path[0], parent], 40), expected)
 
 
 def test_temperature_comes_after_the_markov_head():
@@ -75,7 +75,7 @@ def test_temperature_comes_after_the_markov_head():
     distributions = distributions_of(model, sequence_of(prompt_of(SPARK), params), states_of(SPARK))
     greedy = golden["greedy_tokens"].tolist()
     for depth, expected in enumerate(golden["draft_probs_T0.7"].double().log().numpy()):
-        assert_law(distributions.after(greedy[:depth], 20), expected)
+        assert_distribution(distributions.after(greedy[:depth], 20), expected)
 
 
 def test_confidence_lowers_a_nodes_children_together():
@@ -110,7 +110,7 @@ def test_marginals_do_not_depend_on_the_path():
     )
     assert distributions.num_rows == 6
     for depth, expected in enumerate(log_softmax(golden["draft_logits"])):
-        assert_law(distributions.after([3] * depth, 40), expected)
+        assert_distribution(distributions.after([3] * depth, 40), expected)
 
 
 def test_a_reduced_vocabulary_drafts_target_tokens():

@@ -44,7 +44,11 @@ def traversal(
     seeds: torch.Tensor,
     positions: torch.Tensor,
 ) -> VerificationResults:
-    """`canopy_kernels.sampling.traversal.traversal` by the Triton-language kernel."""
+    """The verdicts of all sequences.
+
+    logits: [N, V], one row per node. thresholds: float32 [N, 4]. seeds: int64 [S], the bits of
+    unsigned seeds. positions: int64 [S], where the token below the anchor stands.
+    """
     num_nodes, vocab_size = logits.shape
     assert trees.parents.shape == (num_nodes,)
     assert rows.starts.shape == (num_nodes + 1,)
