@@ -147,7 +147,7 @@ def accepted(case: Case, acceptance: Acceptance, **params) -> torch.Tensor:
     sampling = SamplingParams(acceptance=acceptance, **params)
     sequences = zip(case.trees, case.rows, case.logits, case.seeds, case.num_tokens, strict=True)
     return case.expected(
-        accept(tree, rows, logits, replace(sampling, seed=seed), num_tokens, 0)
+        accept(tree, rows, logits, replace(sampling, seed=seed), num_tokens)
         for tree, rows, logits, seed, num_tokens in sequences
     )
 

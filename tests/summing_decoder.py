@@ -12,6 +12,8 @@ import torch
 
 from canopy.acceptance import accept
 from canopy.kv_cache.float_cache import KVCache
+from canopy.logits_processors.application import apply_edits
+from canopy.logits_processors.factory import LogitsProcessors
 from canopy.models.step_batch import AuxHiddenStates, StepBatch
 from canopy.sampling import SamplingParams
 from canopy.tree import DraftTree, ProposalRow
@@ -42,7 +44,10 @@ def next_token(tokens: list[int], num_emitted: int, params: SamplingParams) -> i
     """The next token of plain decoding."""
     tree = DraftTree.of_anchor(tokens[-1])
     logits = logits_after(tokens)[None]
-    return accept(tree, [ProposalRow.empty()], logits, params, len(tokens), num_emitted).bonus
+    processor = LogitsProcessors(VOCAB_SIZE).start(params, tokens, num_emitted)
+    if processor is not None:
+        apply_edits(torch.from_numpy(logits), processor.edits([[]]))
+    return accept(tree, [ProposalRow.empty()], logits, params, len(tokens)).bonus
 
 
 def plain_text(prompt: list[int], params: SamplingParams) -> list[int]:

@@ -14,6 +14,13 @@ class SamplingOptions(TypedDict, total=False):
     top_k: int
     top_p: float
     min_p: float
+    typical_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[str, float]  # token id -> what is added to its logit
+    bad_words: Sequence[str]
+    allowed_token_ids: Sequence[int]
     seed: int
     max_tokens: int
     min_tokens: int

@@ -42,9 +42,16 @@ class SamplingRequest(Strict):
     max_completion_tokens: Limit | None = None
     temperature: Sent[float] = None
     top_p: Sent[float] = None
+    presence_penalty: Sent[float] = None
+    frequency_penalty: Sent[float] = None
+    logit_bias: Sent[dict[Text, float]] = None
     # Beyond OpenAI's, named as the server names them.
     top_k: Sent[Integer] = None
     min_p: Sent[float] = None
+    typical_p: Sent[float] = None
+    repetition_penalty: Sent[float] = None
+    bad_words: Sent[list[Text]] = None
+    allowed_token_ids: Sent[list[Integer]] = None
     min_tokens: Sent[Integer] = None
     ignore_eos: Sent[bool] = None
     stop_token_ids: Sent[list[Integer]] = None

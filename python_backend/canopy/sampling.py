@@ -5,6 +5,8 @@ from enum import IntEnum
 
 MAX_TEMPERATURE = 100.0
 MAX_NODE_BUDGET = 256
+MAX_PENALTY = 100.0
+MAX_BIAS = 1e4
 LEAST_FLOAT32 = 2.0**-126  # the smallest that every device tells from 0
 _MAX_INT32 = 2**31 - 1
 
@@ -14,6 +16,10 @@ RANGES: dict[str, tuple[float, float]] = {
     "top_k": (0, _MAX_INT32),
     "top_p": (LEAST_FLOAT32, 1.0),
     "min_p": (0.0, 1.0),
+    "typical_p": (LEAST_FLOAT32, 1.0),
+    "repetition_penalty": (LEAST_FLOAT32, MAX_PENALTY),
+    "presence_penalty": (-MAX_PENALTY, MAX_PENALTY),
+    "frequency_penalty": (-MAX_PENALTY, MAX_PENALTY),
     "seed": (0, 2**64 - 1),
     "max_tokens": (1, _MAX_INT32),
     "min_tokens": (0, _MAX_INT32),
@@ -59,16 +65,24 @@ class PolicyName(IntEnum):
 class SamplingParams:
     """Sampling, speculation and limits of one sequence.
 
-    temperature 0 means greedy. top_k 0, top_p 1 and min_p 0 switch the filter off. `max_tokens`
-    and `min_tokens` count emitted tokens; no token of `stop_token_ids` (end-of-sequence included
-    unless ignored) is sampled before `min_tokens` were emitted. Raises ValueError for a number
-    outside its range: what exists can be sampled, and fits the messages.
+    temperature 0 means greedy. top_k 0, top_p 1, min_p 0 and typical_p 1 switch the filter off.
+    `max_tokens` and `min_tokens` count emitted tokens; no token of `stop_token_ids`
+    (end-of-sequence included unless ignored) is sampled before `min_tokens` were emitted. What
+    penalties, bias, bad words and allowed tokens do is told in canopy.logits_processors. Raises
+    ValueError for a number outside its range: what exists can be sampled, and fits the messages.
     """
 
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    typical_p: float = 1.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()  # token id and what is added to its logit
+    bad_words_ids: tuple[tuple[int, ...], ...] = ()  # token sequences that are never completed
+    allowed_token_ids: tuple[int, ...] = ()  # empty: all
     seed: int = 0  # unsigned 64 bit
     max_tokens: int = 256
     min_tokens: int = 0
@@ -82,13 +96,31 @@ class SamplingParams:
             value = getattr(self, name)
             if not least <= value <= most:
                 raise ValueError(f"{name} = {value} lies outside {least} to {most}")
-        if not all(0 <= token_id <= _MAX_INT32 for token_id in self.stop_token_ids):
-            raise ValueError("a stop token id lies outside every vocabulary")
+        for name in ("stop_token_ids", "allowed_token_ids"):
+            if not all(0 <= token_id <= _MAX_INT32 for token_id in getattr(self, name)):
+                raise ValueError(f"a token of {name} lies outside every vocabulary")
+        for token_id, bias in self.logit_bias:
+            if not (0 <= token_id <= _MAX_INT32 and -MAX_BIAS <= bias <= MAX_BIAS):
+                raise ValueError(f"logit_bias {token_id}: {bias} lies outside its range")
+        if not all(self.bad_words_ids):
+            raise ValueError("a bad word has no tokens")
 
     @property
     def mode(self) -> Acceptance:
         """The acceptance mode that decides: at temperature 0 it is greedy whatever was named."""
         return self.acceptance if self.temperature > 0.0 else Acceptance.GREEDY
+
+    @property
+    def has_penalties(self) -> bool:
+        penalties = (self.repetition_penalty, self.presence_penalty, self.frequency_penalty)
+        return penalties != (1.0, 0.0, 0.0)
+
+    @property
+    def changes_logits(self) -> bool:
+        """Whether logits depend on anything but the target; see canopy.logits_processors."""
+        lists = (self.logit_bias, self.bad_words_ids, self.allowed_token_ids)
+        is_minimum = self.min_tokens > 0 and bool(self.stop_token_ids)
+        return self.has_penalties or is_minimum or any(lists)
 
     def without_speculation(self) -> "SamplingParams":
         """The same sampling, decoded one token a round."""

@@ -15,13 +15,11 @@ from canopy.tree import DraftTree, ProposalRow
 VOCAB_SIZE = 1100
 PLAIN = SamplingParams(temperature=0.75)
 FILTERED = SamplingParams(temperature=1.25, top_k=40, top_p=0.875, min_p=0.015625)
-EARLY = SamplingParams(temperature=0.5, min_tokens=3, stop_token_ids=tuple(range(0, 1100, 2)))
-PARAMS = [PLAIN, FILTERED, EARLY]
+TYPICAL = SamplingParams(temperature=1.25, top_p=0.875, typical_p=0.625)
+PARAMS = [PLAIN, FILTERED, TYPICAL]
 
 
-def candidates_of(
-    case: Case, all_params: list[SamplingParams], num_emitted: int = 0
-) -> list[Candidate]:
+def candidates_of(case: Case, all_params: list[SamplingParams]) -> list[Candidate]:
     """The trees of a case under all parameters in turn."""
     return [
         Candidate(
@@ -29,7 +27,6 @@ def candidates_of(
             rows,
             replace(all_params[index % len(all_params)], seed=case.seeds[index]),
             case.num_tokens[index],
-            num_emitted,
         )
         for index, (tree, rows) in enumerate(zip(case.trees, case.rows, strict=True))
     ]
@@ -46,7 +43,7 @@ def both(case: Case, candidates: list[Candidate]) -> tuple[list, list]:
 def test_every_mode_decides_as_on_the_cpu(acceptance):
     case = random_case(6, VOCAB_SIZE, seed=20 + acceptance)
     all_params = [replace(params, acceptance=acceptance) for params in PARAMS]
-    expected, given = both(case, candidates_of(case, all_params, num_emitted=1))
+    expected, given = both(case, candidates_of(case, all_params))
     assert given == expected
     assert sum(len(result.path) for result in expected) > 0
 
@@ -67,7 +64,7 @@ def test_the_largest_vocabulary_is_decided_alike(acceptance):
     row = ProposalRow(np.array([200_000, 7], np.int32), np.log(np.array([0.9, 0.1], np.float32)))
     logits = np.random.default_rng(2).normal(size=(2, vocab_size)).astype(np.float32)
     params = replace(PLAIN, seed=2**63, acceptance=acceptance)
-    candidate = Candidate(tree, [row, ProposalRow.empty()], params, 131_000, 0)
+    candidate = Candidate(tree, [row, ProposalRow.empty()], params, 131_000)
     expected = HostAcceptor().accept([candidate], torch.from_numpy(logits))
     assert DeviceAcceptor().accept([candidate], to_device(logits.copy())) == expected
 
@@ -82,21 +79,11 @@ def test_a_full_budget_is_decided_alike(acceptance):
     for node, children in enumerate(tree.children):
         logits[node, children] += 6.0
     params = replace(PLAIN, seed=3, acceptance=acceptance)
-    candidate = Candidate(tree, [ProposalRow.empty()] * (num_nodes + 1), params, 17, 1)
+    candidate = Candidate(tree, [ProposalRow.empty()] * (num_nodes + 1), params, 17)
     [expected] = HostAcceptor().accept([candidate], torch.from_numpy(logits))
     [given] = DeviceAcceptor().accept([candidate], to_device(logits.copy()))
     assert given == expected
     assert given.path
-
-
-def test_stop_tokens_are_ruled_out_by_depth():
-    """Two more tokens are due: the first two levels avoid the stop, the third need not."""
-    tree = DraftTree(np.array([0, 2, 2], np.int32), np.array([-1, 0, 1], np.int32))
-    logits = np.tile(np.array([[0.0, 9.0, 5.0]], np.float32), (3, 1))
-    params = SamplingParams(temperature=0.0, min_tokens=3, stop_token_ids=(1,))
-    candidate = Candidate(tree, [ProposalRow.empty()] * 3, params, 10, num_emitted=1)
-    [result] = DeviceAcceptor().accept([candidate], to_device(logits))
-    assert (result.path, result.bonus) == ([1, 2], 1)
 
 
 @pytest.mark.parametrize("acceptance", list(Acceptance))

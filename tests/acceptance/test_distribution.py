@@ -12,6 +12,7 @@ from transformers import (
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
+    TypicalLogitsWarper,
 )
 
 from canopy.acceptance.distribution import greedy_token, target_distribution
@@ -20,9 +21,9 @@ from canopy.sampling import SamplingParams
 plain = SamplingParams(temperature=1.0)
 
 
-def probs_of(logits, params, num_emitted=0):
+def probs_of(logits, params):
     logits = np.asarray(logits, np.float32)
-    weights = target_distribution(logits, params, num_emitted).weights(len(logits))
+    weights = target_distribution(logits, params).weights(len(logits))
     return weights / weights.sum()
 
 
@@ -30,7 +31,7 @@ def reference_probs(logits, params):
     """Plain loops over a full sort, float64."""
     scaled = [float(x) / params.temperature for x in logits]
     weights = np.exp(np.array(scaled) - max(scaled))
-    kept = [i for i, weight in enumerate(weights) if weight >= params.min_p and weight > 0]
+    kept = [i for i, weight in enumerate(weights) if weight > 0]
     if params.top_k:
         ranked = sorted((weights[i] for i in kept), reverse=True)
         kept = [i for i in kept if weights[i] >= ranked[min(params.top_k, len(kept)) - 1]]
@@ -42,6 +43,7 @@ def reference_probs(logits, params):
                 break
             kept.append(i)
             mass += weights[i]
+    kept = [i for i in kept if weights[i] >= params.min_p]
     probs = np.zeros(len(weights))
     probs[kept] = weights[kept]
     return probs / probs.sum()
@@ -81,6 +83,17 @@ def warped(logits, warpers):
         ({"min_p": 0.03}, [MinPLogitsWarper(0.03)]),
         ({"top_k": 30, "top_p": 0.8}, [TopKLogitsWarper(30), TopPLogitsWarper(0.8)]),
         ({"top_k": 5, "min_p": 0.05}, [TopKLogitsWarper(5), MinPLogitsWarper(0.05)]),
+        ({"top_p": 0.9, "min_p": 0.1}, [TopPLogitsWarper(0.9), MinPLogitsWarper(0.1)]),
+        ({"typical_p": 0.5}, [TypicalLogitsWarper(0.5)]),
+        (
+            {"top_k": 60, "top_p": 0.95, "min_p": 0.01, "typical_p": 0.8},
+            [
+                TopKLogitsWarper(60),
+                TopPLogitsWarper(0.95),
+                MinPLogitsWarper(0.01),
+                TypicalLogitsWarper(0.8),
+            ],
+        ),
     ],
 )
 def test_the_filters_agree_with_transformers(changes, warpers):
@@ -114,16 +127,5 @@ def test_extreme_temperatures_and_logits_stay_finite():
                 assert probs[0] == probs.max() > 0
 
 
-def test_stop_tokens_have_no_chance_before_min_tokens():
-    params = replace(plain, min_tokens=3, stop_token_ids=(0, 2))
-    logits = np.array([9.0, 0.0, 5.0, 1.0], np.float32)
-    for num_emitted in range(3):
-        assert np.flatnonzero(probs_of(logits, params, num_emitted)).tolist() == [1, 3]
-        assert greedy_token(logits, params, num_emitted) == 3
-    assert np.flatnonzero(probs_of(logits, params, 3)).tolist() == [0, 1, 2, 3]
-    assert greedy_token(logits, params, 3) == 0
-    assert logits[0] == 9.0
-
-
 def test_equal_logits_give_the_lowest_id():
-    assert greedy_token(np.array([1.0, 4.0, 4.0], np.float32), plain, 0) == 1
+    assert greedy_token(np.array([1.0, 4.0, 4.0], np.float32)) == 1

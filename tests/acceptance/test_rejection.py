@@ -159,7 +159,7 @@ def test_sampled_rounds_follow_the_target(acceptance):
         tree, rows, prefixes = drafted_tree(seed, num_tokens, acceptance)
         logits = np.stack([toy_logits(prefix) for prefix in prefixes])
         params = SamplingParams(temperature=1.0, seed=seed, acceptance=acceptance)
-        emitted = accept(tree, rows, logits, params, num_tokens, 0).token_ids(tree)
+        emitted = accept(tree, rows, logits, params, num_tokens).token_ids(tree)
         first[emitted[0]] += 1
         if len(emitted) > 1:
             second[emitted[0], emitted[1]] += 1
@@ -181,7 +181,7 @@ def test_a_token_without_a_tree_follows_the_same_law(acceptance):
     anchor, counts = DraftTree.of_anchor(0), np.zeros(VOCAB_SIZE)
     for seed in range(3000):
         params = SamplingParams(temperature=1.0, seed=seed, acceptance=acceptance)
-        result = accept(anchor, [ProposalRow.empty()], toy_logits(())[None], params, 11, 0)
+        result = accept(anchor, [ProposalRow.empty()], toy_logits(())[None], params, 11)
         assert result.path == []
         counts[result.bonus] += 1
     weights = np.exp(toy_logits(()).astype(np.float64))

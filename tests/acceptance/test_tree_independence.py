@@ -4,10 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from canopy.acceptance import accept
+from canopy.logits_processors.application import apply_edits
+from canopy.logits_processors.factory import LogitsProcessors
 from canopy.sampling import Acceptance, SamplingParams
 from canopy.tree import DraftTree, ProposalRow
 
@@ -15,6 +18,7 @@ VOCAB_SIZE = 5
 PROMPT = (1, 2)
 NUM_TOKENS = 9
 STOPS = (3,)
+PROCESSORS = LogitsProcessors(VOCAB_SIZE)
 
 greedy = SamplingParams(temperature=0.0, acceptance=Acceptance.COUPLED)
 coupled = SamplingParams(temperature=0.8, acceptance=Acceptance.COUPLED)
@@ -26,6 +30,10 @@ PARAMS = {
     "coupled, at least 6 tokens": replace(coupled, min_tokens=6, stop_token_ids=STOPS),
     "greedy, at least 6 tokens": replace(greedy, min_tokens=6, stop_token_ids=STOPS),
     "target_only": SamplingParams(acceptance=Acceptance.TARGET_ONLY),
+    "greedy, penalized": replace(greedy, repetition_penalty=1.6, frequency_penalty=0.4),
+    "coupled, penalized": replace(coupled, presence_penalty=1.5, logit_bias=((3, 2.5), (1, -9.0))),
+    "coupled, bad words": replace(coupled, bad_words_ids=((2,), (4, 0), (3, 1, 3)), typical_p=0.8),
+    "coupled, allowed tokens": replace(coupled, allowed_token_ids=(1, 3, 4), top_k=2),
 }
 
 
@@ -37,8 +45,11 @@ def decode_round(sequence, tree, params):
     """The sequence after one round of the production path over the toy target."""
     prefixes = [[*sequence, *tree.token_ids[tree.path(node)]] for node in range(len(tree.parents))]
     logits = np.stack([toy_logits(prefix) for prefix in prefixes])
+    processor = PROCESSORS.start(params, sequence, len(sequence) - len(PROMPT))
+    if processor is not None:
+        apply_edits(torch.from_numpy(logits), processor.edits(tree.token_paths))
     rows = [ProposalRow.empty()] * len(tree.parents)
-    result = accept(tree, rows, logits, params, len(sequence), len(sequence) - len(PROMPT))
+    result = accept(tree, rows, logits, params, len(sequence))
     assert all(tree.parents[b] == a for a, b in zip([0, *result.path], result.path, strict=False))
     return [*sequence, *result.token_ids(tree)]
 
@@ -92,4 +103,4 @@ def test_unusable_logits_are_an_error_and_not_a_token():
     for bad in (np.full((1, 4), np.nan), np.full((1, 4), -np.inf), np.array([[0, np.nan, 1, 2]])):
         for params in (greedy, coupled):
             with pytest.raises(ValueError, match="NaN or infinity"):
-                accept(tree, [ProposalRow.empty()], bad.astype(np.float32), params, 2, 0)
+                accept(tree, [ProposalRow.empty()], bad.astype(np.float32), params, 2)

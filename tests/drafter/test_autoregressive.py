@@ -74,7 +74,7 @@ def target_verdict(decoder, task, proposal):
     tree, num_tokens = proposal.tree, len(task.sequence.token_ids)
     assert tree.parents.tolist() == list(range(-1, tree.num_nodes))
     logits = logits_along(decoder, prefix_of(task, tree, tree.num_nodes), tree.num_nodes + 1)
-    return accept(tree, proposal.rows, logits, task.sequence.params, num_tokens, 0)
+    return accept(tree, proposal.rows, logits, task.sequence.params, num_tokens)
 
 
 def paths(tree):

@@ -157,7 +157,7 @@ def test_drawn_children_bring_the_rows_they_are_from(make_source, mode):
     for node in range(1, tree.num_nodes + 1):
         assert tree.token_ids[node] in proposal.rows[tree.parents[node]].token_ids
     logits = np.random.default_rng(0).normal(size=(tree.num_nodes + 1, 512)).astype(np.float32)
-    assert accept(tree, proposal.rows, logits, params, 18, 0) is not None
+    assert accept(tree, proposal.rows, logits, params, 18) is not None
 
 
 def test_coupled_children_are_target_tokens(make_source, head):

@@ -21,7 +21,8 @@ from canopy.drafter.stage import DrafterStage
 from canopy.engine.loop import Engine, Stages
 from canopy.errors import InvalidRequest
 from canopy.frontend.limits import engine_limits
-from canopy.frontend.request_parser import ClientRequest, ModelLimits, RequestParser
+from canopy.frontend.request_parser import ClientRequest, RequestParser
+from canopy.frontend.sampling_params import ModelLimits
 from canopy.protocol.messages import BuildRequest, DraftRequest, VerifyRequest
 from canopy.tree import DraftTree, Proposal, ProposalRow
 from canopy.tree.forest import offsets_of

@@ -56,6 +56,10 @@ def test_no_end_at_all_is_told(tiny_folder, tmp_path, caplog):
             {"do_sample": True, "temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": 0.05},
             ClientParameters(temperature=0.6, top_p=0.9, top_k=20, min_p=0.05),
         ),
+        (
+            {"repetition_penalty": 1.05, "typical_p": 0.95},
+            ClientParameters(repetition_penalty=1.05, typical_p=0.95),
+        ),
         ({"do_sample": False, "top_p": 0.9}, ClientParameters(temperature=0.0, top_p=0.9)),
     ],
 )
@@ -73,6 +77,6 @@ def test_a_recommendation_that_cannot_be_used_is_named(tmp_path, content):
 
 
 def test_what_is_recommended_and_not_applied_is_told(tmp_path, caplog):
-    (tmp_path / "generation_config.json").write_text('{"repetition_penalty": 1.1}')
+    (tmp_path / "generation_config.json").write_text('{"no_repeat_ngram_size": 3}')
     sampling_defaults(tmp_path)
-    assert "repetition_penalty" in caplog.text
+    assert "no_repeat_ngram_size" in caplog.text

@@ -6,8 +6,9 @@ import pytest
 
 from canopy.config import CacheConfig, Deployment, DrafterConfig, LimitsConfig, TreeConfig
 from canopy.errors import ContextLengthExceeded, InvalidRequest
-from canopy.frontend.request_parser import ClientRequest, ModelLimits, RequestParser
+from canopy.frontend.request_parser import ClientRequest, RequestParser
 from canopy.frontend.sampling_options import ClientParameters
+from canopy.frontend.sampling_params import ModelLimits
 from canopy.sampling import Acceptance, PolicyName
 from canopy.text.tokenizer import Tokenizer
 
@@ -70,6 +71,8 @@ def test_what_a_request_leaves_open_is_the_models_law_and_told(tokenizer):
         "top_p": 0.9,
         "top_k": 5,
         "min_p": 0.0,
+        "typical_p": 1.0,
+        "repetition_penalty": 1.0,
         "max_tokens": CONTEXT,
         "chat_max_tokens": CONTEXT,
     }

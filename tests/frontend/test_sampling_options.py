@@ -29,6 +29,18 @@ def test_numbers_may_come_as_strings():
         ("top_k", -2),
         ("top_k", 1.5),
         ("min_p", 2),
+        ("typical_p", 0),
+        ("repetition_penalty", 0),
+        ("presence_penalty", 2.5),
+        ("presence_penalty", False),
+        ("frequency_penalty", -3),
+        ("logit_bias", [1]),
+        ("logit_bias", {"a": 1}),
+        ("logit_bias", {"-1": 1}),
+        ("logit_bias", {"1": 101}),
+        ("bad_words", "word"),
+        ("bad_words", [""]),
+        ("allowed_token_ids", [1.5]),
         ("seed", -2),
         ("seed", 2**64),
         ("max_tokens", 0),
@@ -72,7 +84,7 @@ def test_vllms_defaults_are_accepted_and_its_other_values_refused(name):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("presence_penalty", False), ("logprobs", 0), ("best_of", True), ("best_of", 2)],
+    [("length_penalty", False), ("logprobs", 0), ("best_of", True), ("best_of", 2)],
 )
 def test_a_number_is_no_truth_value(name, value):
     with pytest.raises(InvalidRequest, match=f"{name} = {value} is not supported"):
@@ -126,3 +138,23 @@ def test_null_means_the_default():
 @pytest.mark.parametrize("value", [0, -1, "-1"])
 def test_top_k_can_be_switched_off_in_both_customary_ways(value):
     assert parse_parameters({"top_k": value}).top_k == 0
+
+
+def test_a_bias_is_told_by_token_id_and_zero_asks_for_nothing():
+    given = parse_parameters({"logit_bias": {"50": -100, "7": 1.5, "9": 0}})
+    assert given.logit_bias == ((7, 1.5), (50, -100.0))
+    assert with_lists({"logit_bias": '{"7": 1}', "bad_words": '["a"]'}) == {
+        "logit_bias": {"7": 1},
+        "bad_words": ["a"],
+    }
+
+
+@pytest.mark.parametrize(
+    "asks_for_nothing",
+    [
+        {"presence_penalty": 0, "frequency_penalty": 0.0, "repetition_penalty": 1},
+        {"logit_bias": {}, "bad_words": [], "allowed_token_ids": [], "typical_p": 1},
+    ],
+)
+def test_what_asks_for_nothing_changes_nothing(asks_for_nothing):
+    assert parse_parameters(asks_for_nothing) == ClientParameters()

@@ -56,7 +56,7 @@ def post(url: str, body: dict | bytes | str, path="/v1/chat/completions", **head
         ({"logprobs": True}, "logprobs is not supported"),
         ({"tools": [{"type": "function"}]}, "tools is not supported"),
         ({"response_format": {"type": "json_object"}}, "response_format is not supported"),
-        ({"presence_penalty": 0.5}, "presence_penalty is not supported"),
+        ({"presence_penalty": 2.5}, "presence_penalty must be"),
         ({"color": "green"}, "color: unknown field"),
     ],
 )

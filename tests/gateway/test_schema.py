@@ -42,7 +42,7 @@ def test_a_field_that_is_not_offered_may_ask_for_nothing_and_for_nothing_else(na
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("logprobs", 0), ("top_logprobs", False), ("echo", 0), ("repetition_penalty", True)],
+    [("logprobs", 0), ("top_logprobs", False), ("echo", 0), ("length_penalty", True)],
 )
 def test_a_number_is_no_truth_value(name, value):
     with pytest.raises(ValidationError, match=f"{name} is not supported"):

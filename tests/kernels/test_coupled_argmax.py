@@ -45,8 +45,8 @@ def chosen_by_acceptance(
 ) -> int:
     """The token that the CPU's rules decide on for one row."""
     if params.temperature == 0.0:
-        return greedy_token(logits, params, 0)
-    return noisy_argmax(target_distribution(logits, params, 0), len(logits), seed, position)
+        return greedy_token(logits)
+    return noisy_argmax(target_distribution(logits, params), len(logits), seed, position)
 
 
 @pytest.mark.parametrize("params", PARAMS, ids=str)

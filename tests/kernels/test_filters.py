@@ -26,7 +26,7 @@ FILTERS = st.fixed_dictionaries(
 @given(filters=FILTERS, levels=st.lists(st.integers(-6, 6), min_size=1, max_size=12))
 def test_the_kept_tokens_are_those_of_the_target_distribution(filters, levels):
     logits = torch.tensor(levels, dtype=torch.float32)[None] / 2
-    expected = target_distribution(logits[0].numpy(), SamplingParams(**filters), 0)
+    expected = target_distribution(logits[0].numpy(), SamplingParams(**filters))
     thresholds = thresholds_of(to_device(logits.numpy()), **filters)[0].cpu()
     temperature, peak, floor, last_id = thresholds
     scaled = (logits[0] - peak) / temperature
@@ -43,5 +43,5 @@ def test_part_masses_add_up_to_the_weights_of_the_target(vocab_size):
     thresholds = thresholds_of(to_device(logits.numpy()), **params)
     masses = row_masses(to_device(logits.numpy()), thresholds).cpu()
     for row, part_masses in zip(logits.numpy(), masses, strict=True):
-        target = target_distribution(row, SamplingParams(**params), 0)
+        target = target_distribution(row, SamplingParams(**params))
         assert part_masses.sum().item() == pytest.approx(target.weights(vocab_size).sum(), 1e-6)

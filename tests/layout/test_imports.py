@@ -10,6 +10,7 @@ PACKAGE = ROOT / "python_backend" / "canopy"
 
 BASE = {"addresses", "config", "cpus", "dtypes", "errors", "metrics_page", "progress", "sampling"}
 SHARED = BASE | {"tree", "text", "costs", "acceptance", "kv_cache", "models", "model_store"}
+SAMPLED = SHARED | {"protocol", "logits_processors"}
 ALLOWED = {
     "config": {"cpus", "dtypes", "errors", "sampling"},
     "addresses": {"config", "errors"},
@@ -25,11 +26,12 @@ ALLOWED = {
     "model_store": BASE,
     "costs": BASE | {"tree", "model_store"},
     "acceptance": BASE | {"tree", "text"},
+    "logits_processors": BASE,
     "kv_cache": BASE,
     "models": BASE | {"kv_cache", "model_store"},
-    "drafter": SHARED | {"protocol"},
+    "drafter": SAMPLED,
     "tree_builder": SHARED | {"protocol"},
-    "verifier": SHARED | {"protocol"},
+    "verifier": SAMPLED,
     "engine": BASE | {"protocol", "tree", "text", "costs"},
     "frontend": SHARED | {"protocol", "engine", "tree_builder"},
     "profiling": SHARED | {"protocol", "engine", "drafter", "tree_builder", "verifier", "frontend"},

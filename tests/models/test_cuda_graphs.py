@@ -65,10 +65,9 @@ def test_nothing_waits_for_the_device_before_the_verdicts(decoder, monkeypatch):
     tree = DraftTree(np.array([5, 6, 7], np.int32), np.array([-1, 0, 0], np.int32))
     row = ProposalRow(np.array([6, 7], np.int32), np.log(np.array([0.5, 0.5], np.float32)))
     settings = [
-        SamplingParams(seed=2, acceptance=mode, min_tokens=9, stop_token_ids=(1,))
-        for mode in Acceptance
+        SamplingParams(seed=2, acceptance=mode, top_k=9, typical_p=0.9) for mode in Acceptance
     ]
-    candidates = [Candidate(tree, [row] * 3, params, 8, 0) for params in settings]
+    candidates = [Candidate(tree, [row] * 3, params, 8) for params in settings]
     batch = assemble_step([steps()[0][0]], BLOCK_SIZE)
     logits = graphs.forward(batch, cache)
     copied = logits.repeat(2, 1)[: 3 * len(settings)].clone()

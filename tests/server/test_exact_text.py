@@ -2,6 +2,7 @@
 
 32 streams at once, under every policy, of few prompts (so that prefixes are reused), on a cache
 that must preempt, with prompts cut into small or large chunks, beside each request alone and plain.
+Options that look back on the text before see the same text at every node of a tree.
 """
 
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.server
 def exact_server(request, tiny_folder, tmp_path_factory) -> Iterator[TestedServer]:
     deployment = Deployment(
         target=TargetConfig(model=str(tiny_folder), dtype="int8"),
-        cache=CacheConfig(num_tokens=2 * MAX_CONTEXT),
+        cache=CacheConfig(num_tokens=MAX_CONTEXT),
         limits=LimitsConfig(max_running=16, max_waiting=32, max_step_tokens=request.param),
     )
     with TestedServer(with_free_ports(deployment), tmp_path_factory.mktemp("exact")) as server:
@@ -33,6 +34,15 @@ def exact_server(request, tiny_folder, tmp_path_factory) -> Iterator[TestedServe
 def texts_of_the_first_server() -> dict[float, list[str]]:
     """Filled by the first server that the tests meet, by temperature."""
     return {}
+
+
+OPTIONS = [
+    {},
+    {"repetition_penalty": 1.3, "frequency_penalty": 0.2, "top_p": 0.95},
+    {"logit_bias": {"101": 3.0, "97": -100}, "bad_words": ["be", "x"], "min_p": 0.02},
+    {"presence_penalty": 0.6, "typical_p": 0.9, "allowed_token_ids": list(range(32, 123))},
+    {"ignore_eos": False, "stop_token_ids": list(range(97, 110)), "min_tokens": 15},
+]
 
 
 def requests_under_every_policy(temperature: float) -> list[tuple[str, dict]]:
@@ -48,7 +58,8 @@ def requests_under_every_policy(temperature: float) -> list[tuple[str, dict]]:
                 "ignore_eos": True,
                 "speculation": POLICIES[index % len(POLICIES)],
                 "node_budget": 1 + index % 12,
-            },
+            }
+            | OPTIONS[index % len(OPTIONS)],
         )
         for index in range(NUM_STREAMS)
     ]

@@ -20,6 +20,16 @@ PARAMS = [
     SamplingParams(temperature=1.2, top_k=9, seed=5, max_tokens=17, acceptance=Acceptance.COUPLED),
     SamplingParams(temperature=1.0, seed=3, max_tokens=1, acceptance=Acceptance.TARGET_ONLY),
     SamplingParams(temperature=0.0, max_tokens=25, min_tokens=6, stop_token_ids=(1, 2, 3, 4)),
+    SamplingParams(
+        temperature=0.7,
+        seed=11,
+        max_tokens=22,
+        repetition_penalty=1.4,
+        presence_penalty=0.3,
+        logit_bias=((2, 3.0),),
+        bad_words_ids=((2, 2), (7,)),
+        acceptance=Acceptance.COUPLED,
+    ),
 ]
 
 

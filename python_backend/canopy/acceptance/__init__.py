@@ -1,6 +1,6 @@
 """The acceptance rules behind one signature, and the draws of the drafter that two of them need.
 
-accept(tree, rows, logits, params, num_tokens, num_emitted) -> VerificationResult
+accept(tree, rows, logits, params, num_tokens) -> VerificationResult
 """
 
 from canopy.acceptance.random_source import draft_noise

@@ -29,7 +29,6 @@ class Candidate:
     rows: Sequence[ProposalRow]  # one per node, the anchor included
     params: SamplingParams
     num_tokens: int
-    num_emitted: int
 
 
 class Acceptor(Protocol):
@@ -63,7 +62,7 @@ class HostAcceptor:
 def _accept(candidate: Candidate, logits: np.ndarray) -> VerificationResult | None:
     c = candidate
     try:
-        return accept(c.tree, list(c.rows), logits, c.params, c.num_tokens, c.num_emitted)
+        return accept(c.tree, list(c.rows), logits, c.params, c.num_tokens)
     except Exception as error:  # whatever the data of one sequence raises ends that one
         logger.error("a tree cannot be decided: %r", error)
         return None

@@ -22,7 +22,7 @@ from canopy.tree import Forest
 from canopy.tree.forest import offsets_of
 from canopy_kernels.host_to_device import copy_packed
 from canopy_kernels.sampling.coupled_argmax import coupled_argmax
-from canopy_kernels.sampling.filters import Filters, row_thresholds
+from canopy_kernels.sampling.filters import Filters, keep_typical, row_thresholds
 from canopy_kernels.sampling.recursive_rejection import recursive_rejection
 from canopy_kernels.sampling.traversal import traversal
 from canopy_kernels.sampling.tree_walk import walk_trees
@@ -40,8 +40,8 @@ class Rule(Enum):
 _RULES = {Acceptance.REJECTION: Rule.REJECTION, Acceptance.TRAVERSAL: Rule.TRAVERSAL}
 
 
-Arrays = dict[tuple[Rule | None, str], np.ndarray]
-Tensors = dict[tuple[Rule | None, str], torch.Tensor]
+Arrays = dict[tuple[Rule, str], np.ndarray]
+Tensors = dict[tuple[Rule, str], torch.Tensor]
 
 
 class DeviceAcceptor:
@@ -55,12 +55,9 @@ class DeviceAcceptor:
             return []
         groups = _groups(candidates)
         arrays: Arrays = {
-            (None, name): array for name, array in _masked_stop_tokens(candidates).items()
+            (group.rule, name): array for group in groups for name, array in group.arrays().items()
         }
-        for group in groups:
-            arrays |= {(group.rule, name): array for name, array in group.arrays().items()}
         tensors = copy_packed(arrays, str(logits.device))
-        logits[tensors[None, "rows"], tensors[None, "token_ids"]] = -torch.inf
         tables = [
             group.decide(
                 logits if len(groups) == 1 else logits[tensors[group.rule, "rows"]], tensors
@@ -102,6 +99,7 @@ class _Group:
             "top_ks": by_tree(lambda c: c.params.top_k, np.int32).repeat(sizes),
             "top_ps": by_tree(lambda c: c.params.top_p, np.float32).repeat(sizes),
             "min_ps": by_tree(lambda c: c.params.min_p, np.float32).repeat(sizes),
+            "typical_ps": by_tree(lambda c: c.params.typical_p, np.float32).repeat(sizes),
             **self._noise(seeds, positions, sizes, depths),
             **self._proposal_rows(),
         }
@@ -125,13 +123,14 @@ class _Group:
         }
 
     def decide(self, logits: torch.Tensor, tensors: Tensors) -> VerificationResults:
-        """logits: float32 [N, V]."""
-
+        """logits: float32 [N, V]; they are used up."""
         own = {name: tensor for (rule, name), tensor in tensors.items() if rule is self.rule}
         filters = Filters(own["top_ks"], own["top_ps"], own["min_ps"])
         thresholds = row_thresholds(
             logits, own["temperatures"], filters if self._has_filters else None
         )
+        if any(c.params.typical_p < 1.0 for c in self.candidates):
+            thresholds = keep_typical(logits, thresholds, own["typical_ps"])
         trees = Trees(
             own["node_starts"],
             own["token_ids"],
@@ -170,20 +169,6 @@ def _groups(candidates: Sequence[Candidate]) -> list[_Group]:
         _Group(rule, own, [candidates[i] for i in own], np.concatenate([ranges[i] for i in own]))
         for rule, own in members.items()
     ]
-
-
-def _masked_stop_tokens(candidates: Sequence[Candidate]) -> dict[str, np.ndarray]:
-    """Stop tokens at the nodes where too few tokens were emitted: int64 [M] rows and token ids."""
-    rows, token_ids, first = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], 0
-    for candidate in candidates:
-        params = candidate.params
-        is_early = candidate.num_emitted + candidate.tree.depths < params.min_tokens
-        early = first + np.flatnonzero(is_early)
-        stops = np.array(params.stop_token_ids, np.int64)
-        rows.append(early.repeat(len(stops)))
-        token_ids.append(np.tile(stops, len(early)))
-        first += len(candidate.rows)
-    return {"rows": np.concatenate(rows), "token_ids": np.concatenate(token_ids)}
 
 
 def _verdicts(

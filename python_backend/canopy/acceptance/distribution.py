@@ -1,10 +1,10 @@
 """Logits of the target at one node to the distribution its next token is drawn from.
 
-    mask stop tokens while too few tokens were emitted -> / temperature -> min-p -> top-k -> top-p
+    / temperature -> top-k -> top-p -> min-p -> typical-p
 
-The order is vLLM's; `transformers` applies min-p last, which differs only when top-p is on too.
-Ties: min-p and top-k keep every token that equals the last one kept (as both of them do), top-p
-prefers the lower token id. So the kept set is a function of the logits alone.
+The order is that of `transformers`; vLLM applies min-p first, which differs only when top-p is on
+too. Ties: top-k, min-p and typical-p keep every token that equals the last one kept (as both of
+them do), top-p prefers the lower token id. So the kept set is a function of the logits alone.
 """
 
 from dataclasses import dataclass
@@ -34,19 +34,14 @@ class Distribution:
         return dense
 
 
-def target_distribution(
-    logits: np.ndarray, params: SamplingParams, num_emitted: int
-) -> Distribution:
+def target_distribution(logits: np.ndarray, params: SamplingParams) -> Distribution:
     """The distribution of the token that follows a node.
 
-    logits: float32 [V]. num_emitted: tokens emitted before this one. Temperature must be
-    positive. Raises ValueError when no logit is finite or one is NaN.
+    logits: float32 [V]. Temperature must be positive. Raises ValueError when no logit is finite or
+    one is NaN.
     """
-    logits = mask_stops(logits, params, num_emitted)
-    peak = _peak(logits)
-    with np.errstate(over="ignore"):  # so far below the peak that -inf is right
-        scaled = (logits - peak) / np.float32(params.temperature)
-    kept = np.flatnonzero(_above_min_p(scaled, params.min_p))
+    scaled = _scaled(logits, params.temperature)
+    kept = np.flatnonzero(scaled > -np.inf)
     scaled = scaled[kept]
     if 0 < params.top_k < len(kept):
         chosen = _most_probable(scaled, params.top_k)
@@ -54,23 +49,26 @@ def target_distribution(
     if params.top_p < 1.0:
         chosen = _nucleus(scaled, params.top_p)
         kept, scaled = kept[chosen], scaled[chosen]
+    if params.min_p > 0.0:
+        chosen = np.flatnonzero(scaled >= np.log(params.min_p))
+        kept, scaled = kept[chosen], scaled[chosen]
+    if params.typical_p < 1.0:
+        kept = kept[_typical(scaled, params.typical_p)]
+        scaled = _scaled(logits[kept], params.temperature)
     return Distribution(kept, scaled)
 
 
-def greedy_token(logits: np.ndarray, params: SamplingParams, num_emitted: int) -> int:
+def greedy_token(logits: np.ndarray) -> int:
     """The most probable token, of equal ones the lowest id. Raises like `target_distribution`."""
-    logits = mask_stops(logits, params, num_emitted)
     _peak(logits)
     return int(np.argmax(logits))
 
 
-def mask_stops(logits: np.ndarray, params: SamplingParams, num_emitted: int) -> np.ndarray:
-    """The logits, with the stop tokens ruled out while `min_tokens` are not emitted yet."""
-    if num_emitted >= params.min_tokens or not params.stop_token_ids:
-        return logits
-    masked = logits.copy()
-    masked[list(params.stop_token_ids)] = -np.inf
-    return masked
+def _scaled(logits: np.ndarray, temperature: float) -> np.ndarray:
+    """float32 [V], 0 at the most probable token."""
+    with np.errstate(over="ignore"):  # so far below the peak that -inf is right
+        scaled: np.ndarray = (logits - _peak(logits)) / np.float32(temperature)
+    return scaled
 
 
 def _peak(logits: np.ndarray) -> np.float32:
@@ -78,10 +76,6 @@ def _peak(logits: np.ndarray) -> np.float32:
     if not np.isfinite(peak):
         raise ValueError("the target's logits hold NaN or infinity, or every token is ruled out")
     return peak
-
-
-def _above_min_p(scaled: np.ndarray, min_p: float) -> np.ndarray:
-    return scaled >= np.log(min_p) if min_p > 0.0 else scaled > -np.inf
 
 
 def _most_probable(scaled: np.ndarray, k: int) -> np.ndarray:
@@ -111,3 +105,16 @@ def _nucleus(scaled: np.ndarray, top_p: float) -> np.ndarray:
     edge = edge[np.argsort(-scaled[edge], kind="stable")]
     mass_before = np.cumsum(weights[edge]) - weights[edge] + (mass[cut - 1] if cut else 0.0)
     return np.sort(np.concatenate([np.flatnonzero(bucket < cut), edge[mass_before < needed]]))
+
+
+def _typical(scaled: np.ndarray, typical_p: float) -> np.ndarray:
+    """Ascending indices of the tokens whose information is nearest to the entropy.
+
+    As many as it takes for their mass to reach `typical_p`, and all that are as near as the last.
+    """
+    log_probs = scaled.astype(np.float64) - np.log(np.exp(scaled, dtype=np.float64).sum())
+    probs = np.exp(log_probs)
+    distances = np.abs(log_probs - probs @ log_probs)
+    order = np.argsort(distances, kind="stable")
+    num_before = int((np.cumsum(probs[order]) < typical_p).sum())
+    return np.flatnonzero(distances <= distances[order[min(num_before, len(order) - 1)]])

@@ -27,23 +27,22 @@ def accept(
     logits: np.ndarray,
     params: SamplingParams,
     num_tokens: int,
-    num_emitted: int,
 ) -> VerificationResult:
     """Which nodes of the tree are kept, and the token after them.
 
     rows: one per node, the anchor included; read in the modes that draw children. logits: float32
-    [num_nodes + 1, V]. num_tokens: tokens of the sequence, prompt and anchor included, so that
-    the token below a node of depth d stands at position num_tokens + d. num_emitted: how many of
-    them were emitted. Temperature 0 is greedy in every mode. Raises ValueError for logits that
-    are not finite and for children that were not drawn from their row.
+    [num_nodes + 1, V], as the options of the sequence left them (canopy.logits_processors).
+    num_tokens: tokens of the sequence, prompt and anchor included, so that the token below a node
+    of depth d stands at position num_tokens + d. Temperature 0 is greedy in every mode. Raises
+    ValueError for logits that are not finite and for children that were not drawn from their row.
     """
     depths, vocab_size = tree.depths.tolist(), logits.shape[1]
 
     def target(node: int) -> Distribution:
-        return target_distribution(logits[node], params, num_emitted + depths[node])
+        return target_distribution(logits[node], params)
 
     def decide_greedily(node: int) -> int:
-        return greedy_token(logits[node], params, num_emitted + depths[node])
+        return greedy_token(logits[node])
 
     def decide_by_rejection(node: int) -> int:
         children = [int(tree.token_ids[child]) for child in tree.children[node]]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from canopy.logits_processors.processor import LogitsProcessor
 from canopy.protocol.hidden_states import HiddenStates
 from canopy.sampling import SamplingParams
 from canopy.tree import Proposal
@@ -21,6 +22,7 @@ class DraftSequence:
     sequence_id: int
     token_ids: list[int]
     params: SamplingParams
+    processor: LogitsProcessor | None = None  # where its options change logits
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,13 @@ from canopy.drafter.source import (
     ProposalSource,
 )
 from canopy.drafter.source_choice import make_source
+from canopy.logits_processors.factory import LogitsProcessors
+from canopy.model_store.folders import model_folder
+from canopy.models.config import ModelConfig
 from canopy.protocol.hidden_states import request_hidden_states
 from canopy.protocol.messages import UNKNOWN_ANCHOR, DraftReply, DraftRequest
 from canopy.protocol.proposals import pack_proposals
-from canopy.protocol.sequence_updates import started_sequences
+from canopy.protocol.sequence_updates import StartedSequence, started_sequences
 from canopy.sampling import Acceptance
 from canopy.tree import Proposal
 from canopy.tree.forest import split_ragged
@@ -29,6 +32,7 @@ from canopy.tree.survival import Calibration
 logger = logging.getLogger(__name__)
 
 _NOT_MEASURED = Profile()
+_ANY_VOCABULARY = LogitsProcessors(1 << 20)
 
 
 class DrafterStage:
@@ -46,6 +50,7 @@ class DrafterStage:
         tree: TreeConfig,
         profile: Profile = _NOT_MEASURED,
         num_missing_sources: int = 0,
+        processors: LogitsProcessors = _ANY_VOCABULARY,
     ) -> None:
         self._source = source
         self._profile = profile
@@ -54,6 +59,7 @@ class DrafterStage:
         self._sequences: dict[int, DraftSequence] = {}
         self.num_failed_proposals = 0
         self._num_missing_sources = num_missing_sources
+        self._processors = processors
 
     def draft(self, request: DraftRequest) -> DraftReply:
         """Apply the changes, then propose. Raises ValueError for ragged fields that do not fit."""
@@ -87,15 +93,22 @@ class DrafterStage:
         for started in changes.sequences:
             self._finish(started.sequence_id)
             if len(started.token_ids):
-                self._sequences[started.sequence_id] = DraftSequence(
-                    started.sequence_id, started.token_ids.tolist(), started.params
-                )
+                self._start(started)
         grown = split_ragged(request.updated_token_ids, request.updated_lengths)
         for sequence_id, token_ids in zip(request.updated_ids.tolist(), grown, strict=True):
-            if sequence_id in self._sequences:
-                self._sequences[sequence_id].token_ids.extend(token_ids.tolist())
+            if sequence := self._sequences.get(sequence_id):
+                sequence.token_ids.extend(token_ids.tolist())
+                if sequence.processor:
+                    sequence.processor.commit(token_ids.tolist())
         if isinstance(self._source, HiddenStateReader):
             self._take_features(self._source, request)
+
+    def _start(self, started: StartedSequence) -> None:
+        token_ids, params = started.token_ids.tolist(), started.params
+        processor = self._processors.start(params, token_ids, started.num_emitted)
+        self._sequences[started.sequence_id] = DraftSequence(
+            started.sequence_id, token_ids, params, processor
+        )
 
     def _take_features(self, source: HiddenStateReader, request: DraftRequest) -> None:
         for sequence_id, hidden_states in request_hidden_states(request).items():
@@ -150,4 +163,8 @@ def make_drafter(deployment: Deployment, profile: Profile | None = None) -> Draf
     """The draft stage of a deployment. Raises InvalidDeployment for an unusable drafter."""
     profile = profile or load_profile(deployment)
     source, num_missing = make_source(deployment)
-    return DrafterStage(source, deployment.drafter, deployment.tree, profile, num_missing)
+    folder = model_folder(deployment.target.model)
+    processors = LogitsProcessors(ModelConfig.from_folder(folder).vocab_size)
+    return DrafterStage(
+        source, deployment.drafter, deployment.tree, profile, num_missing, processors
+    )

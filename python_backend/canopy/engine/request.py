@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +33,7 @@ class GenerationRequest:
     prepend_prompt: bool = False
     timeout_s: float = 600.0
     trace: bool = False  # tell every round's tree
+    origins: Mapping[str, str] = field(default_factory=dict)  # of option values, see the report
 
 
 @dataclass
@@ -50,8 +51,11 @@ class SpeculationCounts:
         self.num_drafted += num_drafted
         self.num_accepted += num_accepted
 
-    def report(self, params: SamplingParams) -> dict[str, Any]:
-        """The short report of the last response; acceptance length counts the bonus token."""
+    def report(self, params: SamplingParams, origins: Mapping[str, str]) -> dict[str, Any]:
+        """The short report of the last response; acceptance length counts the bonus token.
+
+        origins: by option, where its value comes from unless it is Canopy's own default.
+        """
         rounds = max(self.num_rounds, 1)
         return {
             "policy": params.policy.name.lower(),
@@ -61,7 +65,14 @@ class SpeculationCounts:
             "top_k": params.top_k,
             "top_p": params.top_p,
             "min_p": params.min_p,
+            "typical_p": params.typical_p,
+            "repetition_penalty": params.repetition_penalty,
+            "presence_penalty": params.presence_penalty,
+            "frequency_penalty": params.frequency_penalty,
             "max_tokens": params.max_tokens,
+            "min_tokens": params.min_tokens,
+            "node_budget": params.node_budget,
+            "origins": dict(origins),
             "rounds": self.num_rounds,
             "drafted_nodes": self.num_drafted,
             "accepted_tokens": self.num_accepted,
@@ -156,5 +167,5 @@ class EngineSequence:
         return delta
 
     def _last_delta(self, reason: str) -> Delta:
-        report = self.counts.report(self.request.params)
+        report = self.counts.report(self.request.params, self.request.origins)
         return Delta(self._pending_text, self._pending_tokens, reason, report)

@@ -8,20 +8,18 @@ from typing import Any
 from canopy.config import Deployment
 from canopy.engine.request_queue import EngineLimits
 from canopy.errors import InvalidDeployment, InvalidRequest
-from canopy.frontend.request_parser import ModelLimits
 from canopy.frontend.sampling_options import ClientParameters, parse_parameters
+from canopy.frontend.sampling_params import ModelLimits
 from canopy.models.config import ModelConfig
 from canopy.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
 GENERATION_CONFIG = "generation_config.json"
-_SAMPLING = ("temperature", "top_k", "top_p", "min_p")
+_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty")
 # Of generation_config.json, and the values with which they change nothing.
 _NOT_APPLIED = {
-    "repetition_penalty": 1.0,
     "no_repeat_ngram_size": 0,
-    "typical_p": 1.0,
     "num_beams": 1,
 }
 

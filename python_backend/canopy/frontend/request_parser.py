@@ -1,7 +1,5 @@
 """From what a client sent to a checked GenerationRequest."""
 
-import json
-import secrets
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,11 +8,10 @@ import numpy as np
 from canopy.config import Deployment
 from canopy.engine.request import GenerationRequest
 from canopy.errors import ContextLengthExceeded, InvalidRequest
-from canopy.frontend.sampling_options import ClientParameters, parse_parameters, with_lists
-from canopy.sampling import Acceptance, PolicyName, SamplingParams
+from canopy.frontend.messages import parse_json, parse_messages
+from canopy.frontend.sampling_options import parse_parameters, with_lists
+from canopy.frontend.sampling_params import ModelLimits, SamplingParamsBuilder
 from canopy.text.tokenizer import Tokenizer
-
-_ROLES = ("system", "user", "assistant", "tool")
 
 
 @dataclass(frozen=True)
@@ -30,16 +27,6 @@ class ClientRequest:
     timeout_us: int = 0
 
 
-@dataclass(frozen=True)
-class ModelLimits:
-    """What the target model allows."""
-
-    max_context_length: int
-    vocab_size: int
-    eos_token_ids: tuple[int, ...]
-    defaults: ClientParameters = ClientParameters()  # of a request that names no sampling
-
-
 class RequestParser:
     """Checks requests against one deployment and its target."""
 
@@ -53,10 +40,14 @@ class RequestParser:
             deployment.cache.num_blocks * deployment.cache.block_size,
         )
         self.max_context_length = min(limits)
+        self._sampling = SamplingParamsBuilder(
+            deployment, model, tokenizer, self.max_context_length
+        )
 
     def parse(self, client: ClientRequest) -> GenerationRequest:
         """Raises InvalidRequest, with a text that says what to change."""
-        given = parse_parameters(_merged_parameters(client), self._model.defaults)
+        parameters = _merged_parameters(client)
+        given = parse_parameters(parameters, self._model.defaults)
         is_excluded = client.exclude_input_in_output
         if client.stream and is_excluded is False:
             raise InvalidRequest("exclude_input_in_output = false cannot be had when streaming")
@@ -68,12 +59,13 @@ class RequestParser:
         return GenerationRequest(
             prompt_text=prompt_text,
             prompt_token_ids=np.array(token_ids, np.int32),
-            params=self._params(given, len(token_ids), self._default_max_tokens(client)),
+            params=self._sampling.build(given, len(token_ids), self._default_max_tokens(client)),
             stop_strings=given.stop,
             stream=client.stream,
             prepend_prompt=prepends,
             timeout_s=min(timeouts),
             trace=given.trace,
+            origins=self._sampling.origins(parameters),
         )
 
     def _prompt(self, client: ClientRequest, allow_special_tokens: bool) -> tuple[str, list[int]]:
@@ -83,7 +75,7 @@ class RequestParser:
             )
         if client.messages is not None:
             self._check_size(client.messages, "messages")
-            messages = _parse_messages(client.messages)
+            messages = parse_messages(client.messages)
             text = self._tokenizer.render_chat(messages, allow_special_tokens)
             token_ids = self._tokenizer.encode_rendered(text)
         elif not allow_special_tokens:
@@ -131,6 +123,8 @@ class RequestParser:
                 "top_k": defaults.top_k,
                 "top_p": defaults.top_p,
                 "min_p": defaults.min_p,
+                "typical_p": defaults.typical_p,
+                "repetition_penalty": defaults.repetition_penalty,
                 "max_tokens": min(limits.default_max_tokens, self.max_context_length),
                 "chat_max_tokens": min(
                     limits.default_chat_max_tokens or self.max_context_length,
@@ -145,128 +139,15 @@ class RequestParser:
             return limits.default_max_tokens
         return limits.default_chat_max_tokens or self.max_context_length
 
-    def _params(
-        self, given: ClientParameters, num_prompt_tokens: int, default_max_tokens: int
-    ) -> SamplingParams:
-        """The last token emitted needs no place in the context: hence the `+ 1`."""
-        room = self.max_context_length - num_prompt_tokens + 1
-        max_tokens = min(given.max_tokens or default_max_tokens, room)
-        if given.min_tokens > max_tokens:
-            raise InvalidRequest(
-                f"min_tokens = {given.min_tokens} exceeds the {max_tokens} tokens that "
-                "max_tokens and the context leave"
-            )
-        policy, node_budget = self._speculation(given)
-        seed = secrets.randbits(64) if given.seed is None else given.seed
-        params = SamplingParams(
-            temperature=given.temperature,
-            top_k=given.top_k if given.top_k < self._model.vocab_size else 0,
-            top_p=given.top_p,
-            min_p=given.min_p,
-            seed=seed,
-            max_tokens=max_tokens,
-            min_tokens=given.min_tokens,
-            stop_token_ids=self._stop_token_ids(given),
-            acceptance=self._acceptance(given),
-            policy=policy,
-            node_budget=node_budget,
-        )
-        self._check_leaves_tokens(params)
-        return params
-
-    def _check_leaves_tokens(self, params: SamplingParams) -> None:
-        num_allowed = self._model.vocab_size - len(params.stop_token_ids)
-        if params.min_tokens > 0 and num_allowed <= 0:
-            raise InvalidRequest(
-                f"min_tokens = {params.min_tokens} cannot be reached: stop_token_ids hold the "
-                "whole vocabulary"
-            )
-
-    def _stop_token_ids(self, given: ClientParameters) -> tuple[int, ...]:
-        too_large = [i for i in given.stop_token_ids if i >= self._model.vocab_size]
-        if too_large:
-            raise InvalidRequest(
-                f"stop_token_ids {too_large[:5]} lie outside the vocabulary of "
-                f"{self._model.vocab_size} tokens"
-            )
-        eos = () if given.ignore_eos else self._model.eos_token_ids
-        return tuple(dict.fromkeys((*eos, *given.stop_token_ids)))
-
-    def _acceptance(self, given: ClientParameters) -> Acceptance:
-        """At temperature 0 every mode is greedy; above it, greedy is refused."""
-        if given.temperature == 0.0:
-            return Acceptance.GREEDY
-        if given.acceptance == "greedy":
-            raise InvalidRequest('acceptance = "greedy" goes with temperature = 0')
-        return Acceptance[(given.acceptance or self._deployment.tree.acceptance).upper()]
-
-    def _speculation(self, given: ClientParameters) -> tuple[PolicyName, int]:
-        tree = self._deployment.tree
-        node_budget = tree.node_budget if given.node_budget is None else given.node_budget
-        name = given.speculation or tree.policy
-        has_drafter = self._deployment.drafter.source != "none"
-        if given.speculation not in (None, "off") and not has_drafter:
-            raise InvalidRequest(f'speculation = "{name}": this deployment has no drafter')
-        if name == "off" or node_budget == 0 or not has_drafter:
-            return PolicyName.OFF, 0
-        return PolicyName[name.upper()], node_budget
-
 
 def _merged_parameters(client: ClientRequest) -> dict[str, Any]:
     """Both ways to send parameters count; the same name twice is refused."""
     given: dict[str, Any] = {}
     if client.sampling_parameters is not None:
-        given = _parse_json(client.sampling_parameters, "sampling_parameters")
+        given = parse_json(client.sampling_parameters, "sampling_parameters")
         if not isinstance(given, dict):
             raise InvalidRequest("sampling_parameters must be a JSON object")
     twice = sorted(given.keys() & client.request_parameters.keys())
     if twice:
         raise InvalidRequest(f"{', '.join(twice)} sent twice: as parameter and in the JSON object")
     return {**given, **with_lists(client.request_parameters)}
-
-
-def _parse_json(text: bytes, name: str) -> Any:
-    try:
-        value = json.loads(text)
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise InvalidRequest(f"{name} holds half of a surrogate pair: send valid Unicode") from None
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"{name} is not valid JSON: {error}") from error
-    return value
-
-
-def _parse_messages(text: bytes) -> list[dict[str, Any]]:
-    messages = _parse_json(text, "messages")
-    if not isinstance(messages, list) or not messages:
-        raise InvalidRequest("messages must be a non-empty JSON list of {role, content}")
-    return [_parse_message(message) for message in messages]
-
-
-def _parse_message(message: Any) -> dict[str, Any]:
-    if not isinstance(message, dict):
-        raise InvalidRequest("each message must be an object with role and content")
-    message = {name: value for name, value in message.items() if value is not None}
-    unknown = sorted(message.keys() - {"role", "content", "name"})
-    if unknown:
-        raise InvalidRequest(
-            f"unknown field {unknown[0]} of a message: known are role, content, name"
-        )
-    if message.get("role") not in _ROLES:
-        raise InvalidRequest(f"a message's role must be one of {', '.join(_ROLES)}")
-    content = message.get("content", "" if message["role"] == "assistant" else None)
-    if isinstance(content, list):
-        content = _joined_parts(content)
-    if not isinstance(content, str):
-        raise InvalidRequest("a message's content must be a string or a list of text parts")
-    if not isinstance(message.get("name", ""), str):
-        raise InvalidRequest("a message's name must be a string")
-    return {**message, "content": content}
-
-
-def _joined_parts(parts: list[Any]) -> str:
-    for part in parts:
-        is_text = isinstance(part, dict) and part.get("type") == "text"
-        if not is_text or not isinstance(part.get("text"), str):
-            raise InvalidRequest('content parts must be {"type": "text", "text": ...}')
-    return "".join(part["text"] for part in parts)

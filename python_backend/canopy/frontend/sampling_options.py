@@ -13,12 +13,14 @@ from typing import Any
 from canopy.config import ACCEPTANCE_MODES, POLICIES
 from canopy.errors import InvalidRequest
 from canopy.frontend.neutral import VLLM_PARAMETERS, without_neutral
-from canopy.sampling import LEAST_FLOAT32, MAX_NODE_BUDGET, MAX_TEMPERATURE
+from canopy.sampling import LEAST_FLOAT32, MAX_NODE_BUDGET, MAX_PENALTY, MAX_TEMPERATURE
 
 MAX_STOP_STRINGS = 32
 MAX_STOP_TOKEN_IDS = 256
 MAX_INT32 = (1 << 31) - 1
-LISTS = ("stop", "stop_token_ids")
+MAX_BIASES = 4096
+MAX_BAD_WORDS = 256
+LISTS = ("stop", "stop_token_ids", "bad_words", "allowed_token_ids", "logit_bias")
 INPUTS = frozenset({"messages", "text_input", "stream", "exclude_input_in_output"})
 
 
@@ -33,6 +35,13 @@ class ClientParameters:
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    typical_p: float = 1.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    bad_words: tuple[str, ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()
     seed: int | None = None
     max_tokens: int | None = None
     min_tokens: int = 0
@@ -140,7 +149,7 @@ def _top_k(name: str, value: Any) -> int:
 
 
 def _listed(value: Any) -> Any:
-    if isinstance(value, str) and value.lstrip().startswith("["):
+    if isinstance(value, str) and value.lstrip().startswith(("[", "{")):
         try:
             return json.loads(value)
         except ValueError:
@@ -165,6 +174,34 @@ def _stop_token_ids(name: str, value: Any) -> tuple[int, ...]:
     return tuple(parse(name, token_id) for token_id in value)
 
 
+def _texts(most: int) -> Callable[[str, Any], tuple[str, ...]]:
+    def parse(name: str, value: Any) -> tuple[str, ...]:
+        is_valid = isinstance(value, list) and all(isinstance(text, str) and text for text in value)
+        if not is_valid or len(value) > most:
+            raise _refuse(name, value, f"a list of at most {most} strings, none of them empty")
+        return tuple(value)
+
+    return parse
+
+
+def _allowed_token_ids(name: str, value: Any) -> tuple[int, ...]:
+    """An empty list allows all, as null does."""
+    if not isinstance(value, list):
+        raise _refuse(name, value, "a list of token ids")
+    parse = _integer(0, MAX_INT32, "a list of token ids")
+    return tuple(dict.fromkeys(parse(name, token_id) for token_id in value))
+
+
+def _logit_bias(name: str, value: Any) -> tuple[tuple[int, float], ...]:
+    """As OpenAI has it: token ids, which JSON spells as strings, and what is added."""
+    expected = f"an object of at most {MAX_BIASES} token ids with numbers from -100 to 100"
+    if not isinstance(value, dict) or len(value) > MAX_BIASES:
+        raise _refuse(name, value, expected)
+    token_id, bias = _integer(0, MAX_INT32, expected), _number(-100.0, 100.0, expected)
+    found = {token_id(name, key): bias(name, each) for key, each in value.items()}
+    return tuple(sorted((key, each) for key, each in found.items() if each != 0.0))
+
+
 def _seed(name: str, value: Any) -> int | None:
     """-1 is no seed, as in vLLM."""
     seed = _integer(-1, (1 << 64) - 1, "an integer from 0 to 2^64 - 1, or -1 for none")(name, value)
@@ -176,6 +213,15 @@ _PARSERS: dict[str, Callable[[str, Any], Any]] = {
     "top_k": _top_k,
     "top_p": _number(0.0, 1.0, "a number above 0, at most 1", open_low=True),
     "min_p": _number(0.0, 1.0, "a number from 0 to 1"),
+    "typical_p": _number(0.0, 1.0, "a number above 0, at most 1", open_low=True),
+    "repetition_penalty": _number(
+        0.0, MAX_PENALTY, f"a number above 0, at most {MAX_PENALTY:g}", open_low=True
+    ),
+    "presence_penalty": _number(-2.0, 2.0, "a number from -2 to 2"),
+    "frequency_penalty": _number(-2.0, 2.0, "a number from -2 to 2"),
+    "logit_bias": _logit_bias,
+    "bad_words": _texts(MAX_BAD_WORDS),
+    "allowed_token_ids": _allowed_token_ids,
     "seed": _seed,
     "max_tokens": _integer(1, MAX_INT32, f"an integer from 1 to {MAX_INT32}"),
     "min_tokens": _integer(0, MAX_INT32, f"an integer from 0 to {MAX_INT32}"),

@@ -51,11 +51,23 @@ class SequenceChanges:
     started_top_ks: np.ndarray = _array(np.int32)  # [N] 0 = off
     started_top_ps: np.ndarray = _array(np.float32)  # [N]
     started_min_ps: np.ndarray = _array(np.float32)  # [N]
+    started_typical_ps: np.ndarray = _array(np.float32)  # [N]
+    started_repetition_penalties: np.ndarray = _array(np.float32)  # [N]
+    started_presence_penalties: np.ndarray = _array(np.float32)  # [N]
+    started_frequency_penalties: np.ndarray = _array(np.float32)  # [N]
     started_acceptances: np.ndarray = _array(np.int32)  # [N] sampling.Acceptance
     started_policies: np.ndarray = _array(np.int32)  # [N] sampling.PolicyName
     started_node_budgets: np.ndarray = _array(np.int32)  # [N]
     started_num_stops: np.ndarray = _array(np.int32)  # [N] lengths of the stop lists
     started_stop_token_ids: np.ndarray = _array(np.int32)  # [sum(started_num_stops)]
+    started_num_biases: np.ndarray = _array(np.int32)  # [N]
+    started_bias_token_ids: np.ndarray = _array(np.int32)  # [sum(started_num_biases)]
+    started_biases: np.ndarray = _array(np.float32)  # [sum(started_num_biases)]
+    started_num_allowed: np.ndarray = _array(np.int32)  # [N]
+    started_allowed_token_ids: np.ndarray = _array(np.int32)  # [sum(started_num_allowed)]
+    started_num_bad_words: np.ndarray = _array(np.int32)  # [N]
+    started_bad_word_lengths: np.ndarray = _array(np.int32)  # [sum(started_num_bad_words)]
+    started_bad_words_ids: np.ndarray = _array(np.int32)  # [sum(started_bad_word_lengths)]
 
 
 @dataclass

@@ -65,6 +65,15 @@ class DraftTree:
             children[parent].append(node)
         return children
 
+    @cached_property
+    def token_paths(self) -> list[list[int]]:
+        """Tokens from below the anchor down to every node; none for the anchor."""
+        paths: list[list[int]] = [[]]
+        pairs = zip(self.token_ids[1:].tolist(), self.parents[1:].tolist(), strict=True)
+        for token_id, parent in pairs:
+            paths.append([*paths[parent], token_id])
+        return paths
+
     def path(self, node: int) -> list[int]:
         """Drafted nodes from below the anchor down to `node`; empty for the anchor."""
         path: list[int] = []

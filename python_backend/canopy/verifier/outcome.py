@@ -9,6 +9,7 @@ import torch
 
 from canopy.acceptance.acceptor import Candidate
 from canopy.acceptance.result import VerificationResult
+from canopy.logits_processors.edits import LogitEdits, concatenated
 from canopy.models.step_batch import Segment, to_float16
 from canopy.protocol.hidden_states import HiddenStates
 from canopy.protocol.messages import Finish, Status
@@ -47,8 +48,20 @@ def to_candidate(scheduled: ScheduledSequence) -> Candidate:
         scheduled.verify_input.rows,
         sequence.params,
         len(sequence.token_ids),
-        sequence.num_emitted,
     )
+
+
+def logit_edits(scheduled_sequences: Sequence[ScheduledSequence]) -> LogitEdits:
+    """What options change in the logits of a step, those of all nodes of complete shares."""
+    parts, first = [], 0
+    for scheduled in scheduled_sequences:
+        if not scheduled.completes_prefill:
+            continue
+        tree, processor = scheduled.verify_input.tree, scheduled.verify_input.sequence.processor
+        if processor is not None:
+            parts.append(processor.edits(tree.token_paths).moved(first))
+        first += tree.num_nodes + 1
+    return concatenated(parts)
 
 
 def failed(sequence_id: int, reason: str) -> Outcome:

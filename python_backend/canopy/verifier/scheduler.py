@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from canopy.kv_cache.block_manager import BlockManager
+from canopy.logits_processors.processor import LogitsProcessor
 from canopy.models.step_batch import Segment
 from canopy.sampling import SamplingParams
 from canopy.tree import DraftTree, ProposalRow
@@ -27,6 +28,7 @@ class TargetSequence:
     num_emitted: int
     params: SamplingParams
     num_cached_tokens: int = 0
+    processor: LogitsProcessor | None = None  # where its options change logits
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ from canopy.acceptance.acceptor import Acceptor, HostAcceptor
 from canopy.acceptance.device_acceptor import DeviceAcceptor
 from canopy.config import MAX_GRAPH_ROWS, CacheConfig, Deployment
 from canopy.kv_cache.block_manager import BlockManager
+from canopy.logits_processors.application import apply_edits
+from canopy.logits_processors.factory import LogitsProcessors
 from canopy.models.decoder import Decoder
 from canopy.models.llama.float_decoder import FloatDecoder
 from canopy.models.llama.graph_decoder import GraphDecoder
@@ -27,7 +29,7 @@ from canopy.protocol.failures import failure_fields
 from canopy.protocol.hidden_states import HiddenStateLayers, reply_fields
 from canopy.protocol.messages import Status, VerifyReply, VerifyRequest
 from canopy.protocol.proposals import unpack_rows
-from canopy.protocol.sequence_updates import Started, started_sequences
+from canopy.protocol.sequence_updates import Started, StartedSequence, started_sequences
 from canopy.tree import DraftTree, ProposalRow
 from canopy.tree.forest import offsets_of, split_ragged
 from canopy.verifier.admission import TargetLimits
@@ -37,6 +39,7 @@ from canopy.verifier.outcome import (
     accepted_moves,
     attach_hidden_states,
     failed,
+    logit_edits,
     to_candidate,
     to_outcome,
 )
@@ -107,6 +110,7 @@ class TargetVerifier:
             decoder.config.max_position_embeddings,
             cache.num_blocks * cache.block_size,
         )
+        self._processors = LogitsProcessors(decoder.config.vocab_size)
         self._sequences: dict[int, TargetSequence] = {}
         self._refused: dict[int, str] = {}  # sequences that cannot be verified, and why
 
@@ -144,18 +148,24 @@ class TargetVerifier:
             self._drop(new.sequence_id)
             try:
                 self._limits.check_start(new)
+                sequence = self._started(new)
             except ValueError as error:
                 self._refused[new.sequence_id] = str(error)
                 continue
-            self._sequences[new.sequence_id] = TargetSequence(
-                id=new.sequence_id,
-                token_ids=new.token_ids.tolist(),
-                num_emitted=new.num_emitted,
-                params=new.params,
-                num_cached_tokens=self.blocks.start(
-                    new.sequence_id, new.token_ids, num_spared=num_spared
-                ),
+            self._sequences[new.sequence_id] = sequence
+            sequence.num_cached_tokens = self.blocks.start(
+                new.sequence_id, new.token_ids, num_spared=num_spared
             )
+
+    def _started(self, new: StartedSequence) -> TargetSequence:
+        token_ids = new.token_ids.tolist()
+        return TargetSequence(
+            id=new.sequence_id,
+            token_ids=token_ids,
+            num_emitted=new.num_emitted,
+            params=new.params,
+            processor=self._processors.start(new.params, token_ids, new.num_emitted),
+        )
 
     def _drop(self, sequence_id: int) -> None:
         self._sequences.pop(sequence_id, None)
@@ -200,6 +210,7 @@ class TargetVerifier:
             for scheduled in scheduled_sequences
             if scheduled.completes_prefill
         ]
+        apply_edits(logits, logit_edits(scheduled_sequences))
         results = iter(self._acceptor.accept(candidates, logits))
         outcomes = [
             to_outcome(scheduled, next(results) if scheduled.completes_prefill else None)
@@ -245,6 +256,8 @@ class TargetVerifier:
         if outcome.status is not Status.FAILED:
             sequence.token_ids += outcome.emitted
             sequence.num_emitted += len(outcome.emitted)
+            if sequence.processor:
+                sequence.processor.commit(outcome.emitted)
             num_computed = scheduled.num_chain_tokens + max(len(outcome.emitted) - 1, 0)
             first = scheduled.num_committed
             self.blocks.commit(sequence.id, sequence.token_ids[first : first + num_computed])

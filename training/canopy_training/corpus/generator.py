@@ -127,10 +127,8 @@ class Answering:
 
 def _next_token(logits: np.ndarray, slot: _Slot) -> int:
     """The token after the slot's last one, sampled as the server does. logits: float32 [V]."""
-    question, num_emitted = slot.question, len(slot.answer_ids)
-    num_tokens = len(question.token_ids) + num_emitted
+    question = slot.question
+    num_tokens = len(question.token_ids) + len(slot.answer_ids)
     anchor = DraftTree(np.zeros(1, np.int32), np.full(1, -1, np.int32))
-    verdict = accept(
-        anchor, [ProposalRow.empty()], logits[None], question.params, num_tokens, num_emitted
-    )
-    return verdict.bonus
+    rows = [ProposalRow.empty()]
+    return accept(anchor, rows, logits[None], question.params, num_tokens).bonus

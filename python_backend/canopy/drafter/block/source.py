@@ -20,6 +20,7 @@ from canopy.drafter.block.model import BlockModel, NextTokens
 from canopy.drafter.growth.best_first import BestFirst, Continuations
 from canopy.drafter.growth.coupling import coupled
 from canopy.drafter.growth.distributions import MIN_COUPLED_CANDIDATES
+from canopy.drafter.growth.options import processed
 from canopy.drafter.lookup.source import LookupSource
 from canopy.drafter.source import DraftSequence, DraftTask
 from canopy.protocol.hidden_states import HiddenStates
@@ -91,7 +92,8 @@ class BlockSource:
     def _propose(self, task: DraftTask, distributions: NextTokens | None) -> Proposal:
         sequence = task.sequence
         known = self._continuations_of(sequence, distributions)
-        return BestFirst(task, coupled(known, sequence, self._coupling)).grow()
+        allowed = processed(known, sequence)
+        return BestFirst(task, coupled(allowed, sequence, self._coupling)).grow()
 
     def _continuations_of(
         self, sequence: DraftSequence, distributions: NextTokens | None

@@ -10,7 +10,7 @@ modes forbids. In the last it is the slot's bound, known before the draw.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -43,6 +43,7 @@ class NodeContext:
     sequence: DraftSequence
     node: int
     child_position: int  # 0-based index in the sequence of the node's children
+    path: list[int] = field(default_factory=list)  # tokens from below the anchor down to the node
 
 
 def next_token_distributions(

@@ -13,11 +13,13 @@ import torch
 from canopy.config import DrafterConfig
 from canopy.drafter.growth.distributions import (
     MIN_COUPLED_CANDIDATES,
+    NextTokenDistribution,
     NodeContext,
     next_token_distributions,
     propose_children,
 )
 from canopy.drafter.growth.levelwise import LevelwiseProposal
+from canopy.logits_processors.candidates import processed_candidates
 from canopy.models.step_batch import Segment
 
 
@@ -68,6 +70,7 @@ def expand_levels(
     heads = next_token_distributions(logits, temperatures, num_candidates)
     if token_ids is not None:
         heads = [replace(head, token_ids=token_ids[head.token_ids]) for head in heads]
+    heads = [_processed(head, context) for head, context in zip(heads, contexts, strict=True)]
     offers = (
         propose_children(head, context, drafter)
         for head, context in zip(heads, contexts, strict=True)
@@ -80,7 +83,18 @@ def expand_levels(
 def _frontier_contexts(growth: LevelwiseProposal) -> list[NodeContext]:
     sequence = growth.task.sequence
     position = len(sequence.token_ids) + growth.depth
-    return [NodeContext(sequence, node, position) for node in growth.frontier()]
+    return [
+        NodeContext(sequence, node, position, growth.token_path(node)) for node in growth.frontier()
+    ]
+
+
+def _processed(head: NextTokenDistribution, context: NodeContext) -> NextTokenDistribution:
+    """As the options of the sequence leave it."""
+    processor = context.sequence.processor
+    if processor is None:
+        return head
+    found = processed_candidates(processor, context.path, head.token_ids, head.log_probs)
+    return replace(head, token_ids=found[0], log_probs=found[1])
 
 
 def _with_ancestors(parents: Sequence[int], nodes: Sequence[int]) -> list[int]:

@@ -53,6 +53,14 @@ class LevelwiseProposal:
         best = sorted(nodes, key=lambda node: -self._path_log_probs[node])
         return sorted(best[: self.task.settings.beam])
 
+    def token_path(self, node: int) -> list[int]:
+        """Tokens from below the anchor down to a node."""
+        path: list[int] = []
+        while node > 0:
+            path.append(self.token_ids[node])
+            node = self.parents[node]
+        return path[::-1]
+
     def expand(self, nodes: Sequence[int], offers: Sequence[ChildSlots]) -> None:
         """Open the next level below `nodes`, the whole frontier in its order."""
         for node, offer in zip(nodes, offers, strict=True):

@@ -14,6 +14,7 @@ import numpy as np
 from canopy.config import DrafterConfig
 from canopy.drafter.growth.best_first import BestFirst, Continuations
 from canopy.drafter.growth.coupling import coupled
+from canopy.drafter.growth.options import processed
 from canopy.drafter.lookup.ngram_store import NgramStore
 from canopy.drafter.lookup.online_ngrams import OnlineNgrams
 from canopy.drafter.lookup.suffix_index import SuffixIndex
@@ -67,7 +68,8 @@ class LookupSource:
 
     def _propose(self, task: DraftTask) -> Proposal:
         known = self.continuations_of(task.sequence)
-        return BestFirst(task, coupled(known, task.sequence, self._coupling)).grow()
+        allowed = processed(known, task.sequence)
+        return BestFirst(task, coupled(allowed, task.sequence, self._coupling)).grow()
 
     def join(self, weights: np.ndarray) -> None:
         """What candidates are worth where a model has some too, float64 [features]."""
