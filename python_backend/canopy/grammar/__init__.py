@@ -1,0 +1,1 @@
+"""Structured output: grammars, and the masks that they put on the tokens of a tree."""
