@@ -13,7 +13,7 @@ from bench.serving import (
     thread_limits,
 )
 from bench.simulation import simulate
-from bench.steps import fidelity, step
+from bench.steps import fidelity, grammar, step
 
 BENCHMARKS: dict[str, Benchmark] = {
     benchmark.name: benchmark
@@ -23,6 +23,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         peers.BENCHMARK,
         step.BENCHMARK,
         fidelity.BENCHMARK,
+        grammar.BENCHMARK,
         kernels.BENCHMARK,
         gpu.BENCHMARK,
         strategies.BENCHMARK,

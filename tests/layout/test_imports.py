@@ -10,7 +10,7 @@ PACKAGE = ROOT / "python_backend" / "canopy"
 
 BASE = {"addresses", "config", "cpus", "dtypes", "errors", "metrics_page", "progress", "sampling"}
 SHARED = BASE | {"tree", "text", "costs", "acceptance", "kv_cache", "models", "model_store"}
-SAMPLED = SHARED | {"protocol", "logits_processors"}
+SAMPLED = SHARED | {"protocol", "grammar", "logits_processors"}
 ALLOWED = {
     "config": {"cpus", "dtypes", "errors", "sampling"},
     "addresses": {"config", "errors"},
@@ -26,14 +26,15 @@ ALLOWED = {
     "model_store": BASE,
     "costs": BASE | {"tree", "model_store"},
     "acceptance": BASE | {"tree", "text"},
-    "logits_processors": BASE,
+    "logits_processors": BASE | {"grammar"},
     "kv_cache": BASE,
+    "grammar": BASE | {"models", "text"},
     "models": BASE | {"kv_cache", "model_store"},
     "drafter": SAMPLED,
     "tree_builder": SHARED | {"protocol"},
     "verifier": SAMPLED,
     "engine": BASE | {"protocol", "tree", "text", "costs"},
-    "frontend": SHARED | {"protocol", "engine", "tree_builder"},
+    "frontend": SHARED | {"protocol", "engine", "grammar", "tree_builder"},
     "profiling": SHARED | {"protocol", "engine", "drafter", "tree_builder", "verifier", "frontend"},
     "server": BASE | {"costs", "model_store", "profiling"},
     "cli": BASE | {"costs", "model_store", "profiling", "server", "verifier"},

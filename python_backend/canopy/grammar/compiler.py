@@ -48,7 +48,8 @@ class GrammarCompiler:
     def _compile(self, grammar: str) -> llguidance.LLMatcher:
         compiled = llguidance.LLMatcher(self._vocabulary, grammar, log_level=0, limits=LIMITS)
         if reason := compiled.get_error():
-            raise InvalidRequest(f"structured_outputs cannot be used: {reason.strip()[:_MAX_REASON]}")
+            shown = reason.strip()[:_MAX_REASON]
+            raise InvalidRequest(f"structured_outputs cannot be used: {shown}")
         with self._lock:
             self._compiled[grammar] = compiled
             while len(self._compiled) > self._max_cached:

@@ -1,10 +1,10 @@
 """The parameter `structured_outputs`, named and built as vLLM's: what the text has to match.
 
-    {"json": schema}         a JSON text that the JSON schema admits; an object or its text
-    {"json_object": true}    any JSON object
-    {"regex": pattern}       a text that the pattern matches as a whole
-    {"choice": [text, ...]}  one of these texts
-    {"grammar": text}        a text of a context-free grammar in Lark's or llama.cpp's notation
+{"json": schema}         a JSON text that the JSON schema admits; an object or its text
+{"json_object": true}    any JSON object
+{"regex": pattern}       a text that the pattern matches as a whole
+{"choice": [text, ...]}  one of these texts
+{"grammar": text}        a text of a context-free grammar in Lark's or llama.cpp's notation
 """
 
 import json
