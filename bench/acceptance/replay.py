@@ -24,7 +24,7 @@ from canopy.protocol.sequence_updates import started_sequences
 from canopy.protocol.stages import Verifier
 from canopy.tree import DraftTree, Forest
 from canopy.tree.forest import split_ragged
-from canopy.verifier.stage import make_verifier
+from canopy.verifier.construction import make_verifier
 
 REPLAYED_MODES = ("greedy", "coupled", "target_only")
 NOT_REPLAYED_POLICIES = ("priced",)

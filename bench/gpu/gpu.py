@@ -20,7 +20,7 @@ from canopy.config import TargetConfig
 from canopy.models.config import ModelConfig
 from canopy.models.decoder import Decoder
 from canopy.progress import progress_bar
-from canopy.verifier.stage import with_graphs
+from canopy.verifier.construction import with_graphs
 
 _ROWS = (1, 2, 4, 8, 16, 32, 64)
 _SEQUENCES = (1, 4, 16, 64)

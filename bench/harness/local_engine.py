@@ -16,11 +16,12 @@ from canopy.errors import CanopyError
 from canopy.frontend.limits import engine_limits, model_limits
 from canopy.frontend.request_parser import ClientRequest, RequestParser
 from canopy.frontend.sampling_options import ClientParameters
+from canopy.grammar.target import target_grammars
 from canopy.model_store.folders import model_folder
 from canopy.protocol.stages import Verifier
 from canopy.text.tokenizer import Tokenizer
 from canopy.tree_builder.stage import make_tree_builder
-from canopy.verifier.stage import make_verifier
+from canopy.verifier.construction import make_verifier
 
 _NO_LIMIT = 1 << 30
 
@@ -80,7 +81,7 @@ class LocalEngine:
         tokenizer = Tokenizer(folder)
         # What a benchmark does not name is off, whatever the makers of its model recommend.
         limits = replace(model_limits(folder, tokenizer), defaults=ClientParameters())
-        self._parser = RequestParser(deployment, limits, tokenizer)
+        self._parser = RequestParser(deployment, limits, tokenizer, target_grammars(folder))
         stages = Stages(
             make_drafter(deployment),
             make_tree_builder(deployment),

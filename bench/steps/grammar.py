@@ -27,7 +27,6 @@ from canopy.grammar.matcher import GrammarMatcher
 from canopy.grammar.structured_output import grammar_of
 from canopy.model_store.folders import model_folder, with_model_folders
 from canopy.progress import phase_bars
-from canopy.tree import DraftTree
 
 SYNTHETIC_SIZE = 128_256
 NUM_NODES, QUICK_NODES = 16, 4
@@ -95,8 +94,7 @@ class _Llguidance:
         self._matcher = matcher
 
     def mask_chain(self, token_ids: Sequence[int]) -> None:
-        parents = np.arange(-1, len(token_ids), dtype=np.int32)
-        self._matcher.masks(DraftTree(np.array([0, *token_ids], np.int32), parents))
+        self._matcher.masks([token_ids[:end] for end in range(len(token_ids) + 1)])
 
     def commit(self, token_id: int) -> None:
         self._matcher.commit([token_id])

@@ -21,6 +21,7 @@ class SamplingOptions(TypedDict, total=False):
     logit_bias: Mapping[str, float]  # token id -> what is added to its logit
     bad_words: Sequence[str]
     allowed_token_ids: Sequence[int]
+    structured_outputs: Mapping[str, Any]  # one of json, json_object, regex, choice, grammar
     seed: int
     max_tokens: int
     min_tokens: int

@@ -43,7 +43,6 @@ NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
     "moderation": (),
     "priority": (0,),
     "reasoning_effort": ("none",),
-    "response_format": ({"type": "text"},),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
     "suffix": ("",),

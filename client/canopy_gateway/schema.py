@@ -29,6 +29,34 @@ class StreamOptions(Strict):
     continuous_usage_stats: Literal[False] = False
 
 
+class JsonSchema(Strict):
+    """What OpenAI wraps a JSON schema in; it is always enforced."""
+
+    name: Text = ""
+    description: Text = ""
+    strict: bool = True
+    json_schema: dict[str, Any] = Field(alias="schema")
+
+
+class ResponseFormat(Strict):
+    """Of an answer: any text, a JSON object, or what a JSON schema admits."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def _schema_where_one_is_meant(self) -> "ResponseFormat":
+        if (self.json_schema is not None) != (self.type == "json_schema"):
+            raise ValueError('json_schema goes with type = "json_schema"')
+        return self
+
+    def structured_outputs(self) -> dict[str, Any] | None:
+        """The parameter of the server."""
+        if self.json_schema is not None:
+            return {"json": self.json_schema.json_schema}
+        return {"json_object": True} if self.type == "json_object" else None
+
+
 class SamplingRequest(Strict):
     """What chats and completions share."""
 
@@ -52,6 +80,8 @@ class SamplingRequest(Strict):
     repetition_penalty: Sent[float] = None
     bad_words: Sent[list[Text]] = None
     allowed_token_ids: Sent[list[Integer]] = None
+    structured_outputs: Sent[dict[str, Any]] = None
+    response_format: ResponseFormat | None = None
     min_tokens: Sent[Integer] = None
     ignore_eos: Sent[bool] = None
     stop_token_ids: Sent[list[Integer]] = None
@@ -82,6 +112,12 @@ class SamplingRequest(Strict):
         return self
 
     @model_validator(mode="after")
+    def _one_form(self) -> "SamplingRequest":
+        if self.structured_outputs and self.response_format:
+            raise ValueError("response_format and structured_outputs say the same: send one")
+        return self
+
+    @model_validator(mode="after")
     def _one_limit(self) -> "SamplingRequest":
         both = None not in (self.max_tokens, self.max_completion_tokens)
         if both and self.max_tokens != self.max_completion_tokens:
@@ -94,6 +130,8 @@ class SamplingRequest(Strict):
         given = {name: getattr(self, name) for name in fields if _SENT in fields[name].metadata}
         given["max_tokens"] = self.max_completion_tokens or self.max_tokens
         given["stop"] = self.stop or None
+        if self.response_format is not None:
+            given["structured_outputs"] = self.response_format.structured_outputs()
         kept = {name: value for name, value in given.items() if value is not None}
         return SamplingOptions(**kept)  # type: ignore[typeddict-item]
 

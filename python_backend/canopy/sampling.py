@@ -83,6 +83,7 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()  # token id and what is added to its logit
     bad_words_ids: tuple[tuple[int, ...], ...] = ()  # token sequences that are never completed
     allowed_token_ids: tuple[int, ...] = ()  # empty: all
+    grammar: str = ""  # of canopy.grammar.structured_output; empty: any text
     seed: int = 0  # unsigned 64 bit
     max_tokens: int = 256
     min_tokens: int = 0
@@ -118,7 +119,7 @@ class SamplingParams:
     @property
     def changes_logits(self) -> bool:
         """Whether logits depend on anything but the target; see canopy.logits_processors."""
-        lists = (self.logit_bias, self.bad_words_ids, self.allowed_token_ids)
+        lists = (self.logit_bias, self.bad_words_ids, self.allowed_token_ids, self.grammar)
         is_minimum = self.min_tokens > 0 and bool(self.stop_token_ids)
         return self.has_penalties or is_minimum or any(lists)
 

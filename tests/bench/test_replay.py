@@ -14,7 +14,7 @@ from bench.harness.local_engine import LocalEngine
 from bench.harness.prompts import Prompt
 from canopy.config import CacheConfig, Deployment, DrafterConfig, LimitsConfig, TargetConfig
 from canopy.models.block_drafter.checkpoint import save_drafter
-from canopy.verifier.stage import make_verifier
+from canopy.verifier.construction import make_verifier
 
 PROMPTS = [
     Prompt("qa", "abcabcabcabc"),

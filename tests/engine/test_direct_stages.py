@@ -22,7 +22,7 @@ from canopy.frontend.limits import engine_limits, model_limits
 from canopy.frontend.request_parser import ClientRequest, RequestParser
 from canopy.text.tokenizer import Tokenizer
 from canopy.tree_builder.stage import make_tree_builder
-from canopy.verifier.stage import make_verifier
+from canopy.verifier.construction import make_verifier
 
 PROMPTS = ["abcabcabcabc", "the cat sat on the mat. the cat", "漢字漢字漢", "x", "1, 2, 3, 4, " * 9]
 

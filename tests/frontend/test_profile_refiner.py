@@ -10,7 +10,7 @@ from canopy.costs.profile import Profile
 from canopy.costs.profile_file import ProfileWatch, find_profile, fingerprint, save_profile
 from canopy.errors import StageFailed
 from canopy.frontend.profile_refiner import ProfileRefiner
-from canopy.verifier.stage import make_verifier
+from canopy.verifier.construction import make_verifier
 
 VOCABULARY = 257
 

@@ -6,7 +6,7 @@ from canopy.frontend.sampling_options import (
     ClientParameters,
     parse_parameters,
     parse_timeout_us,
-    with_lists,
+    with_json_read,
 )
 
 
@@ -122,9 +122,11 @@ def test_a_timeout_is_a_number_of_microseconds(value):
 
 
 def test_lists_may_come_as_json_text_where_no_list_can_come():
-    given = with_lists({"stop": '["a", "b"]', "stop_token_ids": "[1, 2]", "speculation": "[off]"})
+    given = with_json_read(
+        {"stop": '["a", "b"]', "stop_token_ids": "[1, 2]", "speculation": "[off]"}
+    )
     assert given == {"stop": ["a", "b"], "stop_token_ids": [1, 2], "speculation": "[off]"}
-    assert with_lists({"stop": "[not a list"}) == {"stop": "[not a list"}
+    assert with_json_read({"stop": "[not a list"}) == {"stop": "[not a list"}
 
 
 def test_a_string_that_looks_like_a_list_is_a_string_where_a_list_could_come():
@@ -143,7 +145,7 @@ def test_top_k_can_be_switched_off_in_both_customary_ways(value):
 def test_a_bias_is_told_by_token_id_and_zero_asks_for_nothing():
     given = parse_parameters({"logit_bias": {"50": -100, "7": 1.5, "9": 0}})
     assert given.logit_bias == ((7, 1.5), (50, -100.0))
-    assert with_lists({"logit_bias": '{"7": 1}', "bad_words": '["a"]'}) == {
+    assert with_json_read({"logit_bias": '{"7": 1}', "bad_words": '["a"]'}) == {
         "logit_bias": {"7": 1},
         "bad_words": ["a"],
     }

@@ -1,5 +1,6 @@
 """Masks of trees, against the texts of finite grammars and against matchers of single paths."""
 
+import llguidance
 import numpy as np
 import pytest
 from grammar.toy_vocabulary import EOS, TOKENS, spelled, toy_vocabulary
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from canopy.errors import InvalidRequest
 from canopy.grammar.compiler import GrammarCompiler
-from canopy.grammar.matcher import GrammarMatcher, allowed_tokens, reachable_nodes
+from canopy.grammar.matcher import GrammarMatcher, allowed_tokens
 from canopy.grammar.structured_output import grammar_of
 from canopy.tree import DraftTree
 
@@ -42,12 +43,12 @@ def trees(draw):
 def test_each_mask_is_that_of_a_new_matcher_which_was_fed_the_path(tree, grammar, random):
     matcher, committed = matcher_of(grammar), []
     for _ in range(random.randrange(3)):
-        choices = np.flatnonzero(allowed(matcher.masks(DraftTree.of_anchor(0)))[0]).tolist()
+        choices = np.flatnonzero(allowed(matcher.masks([[]]))[0]).tolist()
         if choices == [EOS]:
             break
         committed.append(random.choice([token_id for token_id in choices if token_id != EOS]))
         matcher.commit(committed[-1:])
-    masks = matcher.masks(tree)
+    masks = matcher.masks(tree.token_paths)
     for node in range(tree.num_nodes + 1):
         fresh = matcher_of(grammar)
         try:
@@ -55,11 +56,9 @@ def test_each_mask_is_that_of_a_new_matcher_which_was_fed_the_path(tree, grammar
         except ValueError:
             assert not masks[node].any()
             continue
-        np.testing.assert_array_equal(masks[node], fresh.masks(DraftTree.of_anchor(0))[0])
-    np.testing.assert_array_equal(matcher.masks(tree), masks)  # the committed state is as it was
-    pruned = tree.subtree(reachable_nodes(masks))
-    kept = [0, *reachable_nodes(masks)]
-    np.testing.assert_array_equal(matcher.masks(pruned), masks[kept])
+        np.testing.assert_array_equal(masks[node], fresh.masks([[]])[0])
+    assert matcher.is_complete == bool(allowed(masks)[0][EOS])  # the committed state is as it was
+    np.testing.assert_array_equal(matcher.masks(tree.token_paths[::-1]), masks[::-1])
 
 
 @settings(max_examples=100, deadline=None)
@@ -71,7 +70,7 @@ def test_a_choice_lets_every_text_of_it_be_spelled_and_no_other(texts):
         path = waiting.pop()
         matcher = matcher_of(grammar)
         matcher.commit(path)
-        mask = allowed(matcher.masks(DraftTree.of_anchor(0)))[0]
+        mask = allowed(matcher.masks([[]]))[0]
         so_far = spelled(path)
         assert mask[EOS] == (so_far in wanted) == matcher.is_complete
         for token_id, token in enumerate(TOKENS[1:], 1):
@@ -88,9 +87,10 @@ def test_a_choice_lets_every_text_of_it_be_spelled_and_no_other(texts):
 
 def test_forced_tokens_spell_the_text_that_must_come():
     matcher = matcher_of({"choice": ["abcca", "abccb"]})
-    forced = matcher.forced()
+    forced = matcher.forced([])
     assert forced
     assert b"abcc".startswith(spelled(forced))
+    assert matcher.forced(forced[:1]) == forced[1:]
     matcher.commit(forced)  # they are allowed, too
 
 
@@ -140,3 +140,20 @@ def test_the_least_recently_used_grammar_is_compiled_anew():
     for grammar in (first, second, first, third):
         compiler.matcher(grammar)
     assert list(compiler._compiled) == [first, third]
+
+
+def test_whitespace_within_json_is_bounded():
+    """A model that likes blanks gets out of them."""
+    vocabulary = llguidance.LLTokenizer("byte")
+    compiler = GrammarCompiler(vocabulary)
+    matcher = compiler.matcher(grammar_of({"json": {"type": "array", "items": {"const": 1}}}))
+    matcher.commit(list(b"[1,"))
+    num_blanks = 0
+    while num_blanks < 100:
+        mask = allowed_tokens(matcher.masks([[]]), vocabulary.vocab_size)[0]
+        assert mask[ord("1")]
+        if not mask[ord(" ")]:
+            break
+        matcher.commit([ord(" ")])
+        num_blanks += 1
+    assert 20 <= num_blanks <= 64

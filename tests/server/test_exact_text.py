@@ -41,6 +41,7 @@ OPTIONS = [
     {"repetition_penalty": 1.3, "frequency_penalty": 0.2, "top_p": 0.95},
     {"logit_bias": {"101": 3.0, "97": -100}, "bad_words": ["be", "x"], "min_p": 0.02},
     {"presence_penalty": 0.6, "typical_p": 0.9, "allowed_token_ids": list(range(32, 123))},
+    {"ignore_eos": False, "structured_outputs": {"regex": "([a-z]{2,5} ){5,40}[0-9]"}},
     {"ignore_eos": False, "stop_token_ids": list(range(97, 110)), "min_tokens": 15},
 ]
 

@@ -23,10 +23,3 @@ EOS = 9
 def test_a_round_is_cut_at_its_first_stop_or_at_the_cap(tokens, num_emitted, kept, finish):
     params = SamplingParams(max_tokens=5, stop_token_ids=(8, EOS))
     assert truncate(tokens, num_emitted, params) == (kept, finish)
-
-
-def test_a_stop_token_counts_once_min_tokens_stand_before_it():
-    params = SamplingParams(max_tokens=9, min_tokens=2, stop_token_ids=(EOS,))
-    assert truncate([EOS, EOS, EOS, 1], 0, params) == ([EOS, EOS, EOS], Finish.STOP)
-    assert truncate([EOS, 1], 1, params) == ([EOS, 1], Finish.NONE)
-    assert truncate([EOS, 1], 2, params) == ([EOS], Finish.STOP)

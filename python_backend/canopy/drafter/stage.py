@@ -16,6 +16,7 @@ from canopy.drafter.source import (
     ProposalSource,
 )
 from canopy.drafter.source_choice import make_source
+from canopy.grammar.target import target_grammars
 from canopy.logits_processors.factory import LogitsProcessors
 from canopy.model_store.folders import model_folder
 from canopy.models.config import ModelConfig
@@ -97,18 +98,29 @@ class DrafterStage:
         grown = split_ragged(request.updated_token_ids, request.updated_lengths)
         for sequence_id, token_ids in zip(request.updated_ids.tolist(), grown, strict=True):
             if sequence := self._sequences.get(sequence_id):
-                sequence.token_ids.extend(token_ids.tolist())
-                if sequence.processor:
-                    sequence.processor.commit(token_ids.tolist())
+                self._extend(sequence, token_ids.tolist())
         if isinstance(self._source, HiddenStateReader):
             self._take_features(self._source, request)
 
     def _start(self, started: StartedSequence) -> None:
         token_ids, params = started.token_ids.tolist(), started.params
-        processor = self._processors.start(params, token_ids, started.num_emitted)
+        try:
+            processor = self._processors.start(params, token_ids, started.num_emitted)
+        except ValueError as error:
+            logger.error("sequence %d cannot be drafted for: %s", started.sequence_id, error)
+            return
         self._sequences[started.sequence_id] = DraftSequence(
             started.sequence_id, token_ids, params, processor
         )
+
+    def _extend(self, sequence: DraftSequence, token_ids: list[int]) -> None:
+        sequence.token_ids.extend(token_ids)
+        try:
+            if sequence.processor:
+                sequence.processor.commit(token_ids)
+        except ValueError as error:
+            logger.error("sequence %d cannot be drafted for: %s", sequence.sequence_id, error)
+            self._finish(sequence.sequence_id)
 
     def _take_features(self, source: HiddenStateReader, request: DraftRequest) -> None:
         for sequence_id, hidden_states in request_hidden_states(request).items():
@@ -164,7 +176,8 @@ def make_drafter(deployment: Deployment, profile: Profile | None = None) -> Draf
     profile = profile or load_profile(deployment)
     source, num_missing = make_source(deployment)
     folder = model_folder(deployment.target.model)
-    processors = LogitsProcessors(ModelConfig.from_folder(folder).vocab_size)
+    vocab_size = ModelConfig.from_folder(folder).vocab_size
+    processors = LogitsProcessors(vocab_size, target_grammars(folder))
     return DrafterStage(
         source, deployment.drafter, deployment.tree, profile, num_missing, processors
     )

@@ -37,10 +37,15 @@ def engine_limits(deployment: Deployment) -> EngineLimits:
 def model_limits(folder: Path, tokenizer: Tokenizer) -> ModelLimits:
     """The parser's share of a model folder. Raises InvalidDeployment."""
     config = ModelConfig.from_folder(folder)
+    eos_token_ids = tokenizer.eos_token_ids(config.eos_token_ids, config.vocab_size)
+    if not eos_token_ids:
+        logger.warning(
+            "no file of the model names an end-of-sequence token: answers end at max_tokens only"
+        )
     return ModelLimits(
         max_context_length=config.max_position_embeddings,
         vocab_size=config.vocab_size,
-        eos_token_ids=_eos_token_ids(config, tokenizer),
+        eos_token_ids=eos_token_ids,
         defaults=sampling_defaults(folder),
     )
 
@@ -66,21 +71,3 @@ def sampling_defaults(folder: Path) -> ClientParameters:
         if content.get(name) not in (None, neutral):
             logger.warning("%s names %s = %s: not applied", path, name, content[name])
     return defaults
-
-
-def _eos_token_ids(config: ModelConfig, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Those of the model's files and of the tokenizer's, ascending, within the vocabulary."""
-    own = tokenizer.eos_token_id
-    named = {*config.eos_token_ids, *([] if own is None else [own])}
-    known = {token_id for token_id in named if 0 <= token_id < config.vocab_size}
-    if named != known:
-        logger.warning(
-            "end-of-sequence ids %s lie outside the vocabulary of %d tokens and are left out",
-            sorted(named - known),
-            config.vocab_size,
-        )
-    if not known:
-        logger.warning(
-            "no file of the model names an end-of-sequence token: answers end at max_tokens only"
-        )
-    return tuple(sorted(known))

@@ -25,7 +25,6 @@ VLLM_PARAMETERS: Mapping[str, tuple[Any, ...]] = {
     "prompt_logprobs": (False,),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
-    "structured_outputs": (),
     "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
 }

@@ -9,8 +9,9 @@ from canopy.config import Deployment
 from canopy.engine.request import GenerationRequest
 from canopy.errors import ContextLengthExceeded, InvalidRequest
 from canopy.frontend.messages import parse_json, parse_messages
-from canopy.frontend.sampling_options import parse_parameters, with_lists
+from canopy.frontend.sampling_options import parse_parameters, with_json_read
 from canopy.frontend.sampling_params import ModelLimits, SamplingParamsBuilder
+from canopy.grammar.compiler import GrammarCompiler
 from canopy.text.tokenizer import Tokenizer
 
 
@@ -30,7 +31,13 @@ class ClientRequest:
 class RequestParser:
     """Checks requests against one deployment and its target."""
 
-    def __init__(self, deployment: Deployment, model: ModelLimits, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self,
+        deployment: Deployment,
+        model: ModelLimits,
+        tokenizer: Tokenizer,
+        grammars: GrammarCompiler | None = None,
+    ) -> None:
         self._deployment = deployment
         self._model = model
         self._tokenizer = tokenizer
@@ -41,7 +48,7 @@ class RequestParser:
         )
         self.max_context_length = min(limits)
         self._sampling = SamplingParamsBuilder(
-            deployment, model, tokenizer, self.max_context_length
+            deployment, model, tokenizer, self.max_context_length, grammars
         )
 
     def parse(self, client: ClientRequest) -> GenerationRequest:
@@ -150,4 +157,4 @@ def _merged_parameters(client: ClientRequest) -> dict[str, Any]:
     twice = sorted(given.keys() & client.request_parameters.keys())
     if twice:
         raise InvalidRequest(f"{', '.join(twice)} sent twice: as parameter and in the JSON object")
-    return {**given, **with_lists(client.request_parameters)}
+    return {**given, **with_json_read(client.request_parameters)}

@@ -13,6 +13,7 @@ from typing import Any
 from canopy.config import ACCEPTANCE_MODES, POLICIES
 from canopy.errors import InvalidRequest
 from canopy.frontend.neutral import VLLM_PARAMETERS, without_neutral
+from canopy.grammar.structured_output import grammar_of
 from canopy.sampling import LEAST_FLOAT32, MAX_NODE_BUDGET, MAX_PENALTY, MAX_TEMPERATURE
 
 MAX_STOP_STRINGS = 32
@@ -20,7 +21,8 @@ MAX_STOP_TOKEN_IDS = 256
 MAX_INT32 = (1 << 31) - 1
 MAX_BIASES = 4096
 MAX_BAD_WORDS = 256
-LISTS = ("stop", "stop_token_ids", "bad_words", "allowed_token_ids", "logit_bias")
+LISTS = frozenset({"stop", "stop_token_ids", "bad_words", "allowed_token_ids"})
+OBJECTS = frozenset({"logit_bias", "structured_outputs"})
 INPUTS = frozenset({"messages", "text_input", "stream", "exclude_input_in_output"})
 
 
@@ -42,6 +44,7 @@ class ClientParameters:
     logit_bias: tuple[tuple[int, float], ...] = ()
     bad_words: tuple[str, ...] = ()
     allowed_token_ids: tuple[int, ...] = ()
+    structured_outputs: str = ""  # the grammar of canopy.grammar.structured_output
     seed: int | None = None
     max_tokens: int | None = None
     min_tokens: int = 0
@@ -77,9 +80,9 @@ def parse_parameters(
     )
 
 
-def with_lists(given: dict[str, Any]) -> dict[str, Any]:
-    """Request parameters, which can carry no lists, with the JSON texts of lists read."""
-    return {n: _listed(value) if n in LISTS else value for n, value in given.items()}
+def with_json_read(given: dict[str, Any]) -> dict[str, Any]:
+    """Request parameters, which can carry no lists, with JSON texts of lists and objects read."""
+    return {n: _read(value) if n in LISTS | OBJECTS else value for n, value in given.items()}
 
 
 def parse_timeout_us(value: Any) -> int:
@@ -148,7 +151,7 @@ def _top_k(name: str, value: Any) -> int:
     return max(_integer(-1, MAX_INT32, expected)(name, value), 0)
 
 
-def _listed(value: Any) -> Any:
+def _read(value: Any) -> Any:
     if isinstance(value, str) and value.lstrip().startswith(("[", "{")):
         try:
             return json.loads(value)
@@ -222,6 +225,7 @@ _PARSERS: dict[str, Callable[[str, Any], Any]] = {
     "logit_bias": _logit_bias,
     "bad_words": _texts(MAX_BAD_WORDS),
     "allowed_token_ids": _allowed_token_ids,
+    "structured_outputs": lambda _, value: grammar_of(value),
     "seed": _seed,
     "max_tokens": _integer(1, MAX_INT32, f"an integer from 1 to {MAX_INT32}"),
     "min_tokens": _integer(0, MAX_INT32, f"an integer from 0 to {MAX_INT32}"),

@@ -8,6 +8,7 @@ from typing import Any
 from canopy.config import Deployment
 from canopy.errors import InvalidRequest
 from canopy.frontend.sampling_options import ClientParameters
+from canopy.grammar.compiler import GrammarCompiler
 from canopy.sampling import Acceptance, PolicyName, SamplingParams
 from canopy.text.tokenizer import Tokenizer
 
@@ -31,11 +32,14 @@ class SamplingParamsBuilder:
         model: ModelLimits,
         tokenizer: Tokenizer,
         max_context_length: int,
+        grammars: GrammarCompiler | None,
     ) -> None:
+        """grammars: of structured output; none: it is refused."""
         self._deployment = deployment
         self._model = model
         self._tokenizer = tokenizer
         self._max_context_length = max_context_length
+        self._grammars = grammars
 
     def build(
         self, given: ClientParameters, num_prompt_tokens: int, default_max_tokens: int
@@ -67,6 +71,7 @@ class SamplingParamsBuilder:
             logit_bias=given.logit_bias,
             bad_words_ids=self._bad_words_ids(given.bad_words),
             allowed_token_ids=given.allowed_token_ids,
+            grammar=self._grammar(given),
             seed=seed,
             max_tokens=max_tokens,
             min_tokens=given.min_tokens,
@@ -98,6 +103,21 @@ class SamplingParamsBuilder:
         spelled = [variant for word in words for variant in (word, f" {word.lstrip()}")]
         found = [tuple(self._tokenizer.encode_rendered(text)) for text in spelled]
         return tuple(dict.fromkeys(token_ids for token_ids in found if token_ids))
+
+    def _grammar(self, given: ClientParameters) -> str:
+        """Compiled here to refuse it in time; the stages compile it for themselves."""
+        if not given.structured_outputs:
+            return ""
+        if self._grammars is None:
+            raise InvalidRequest(
+                "structured_outputs cannot be used: the tokens of this model are not known as bytes"
+            )
+        if given.ignore_eos:
+            raise InvalidRequest(
+                "ignore_eos does not go with structured_outputs: nothing can follow a whole text"
+            )
+        self._grammars.matcher(given.structured_outputs)
+        return given.structured_outputs
 
     def _check_leaves_tokens(self, params: SamplingParams) -> None:
         left = set(params.allowed_token_ids or range(self._model.vocab_size))

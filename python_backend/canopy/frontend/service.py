@@ -21,6 +21,7 @@ from canopy.frontend.response_stream import TritonSink
 from canopy.frontend.response_thread import ResponseThread
 from canopy.frontend.stage_restart import restart_stage
 from canopy.frontend.triton_metrics import MetricsPublisher
+from canopy.grammar.target import target_grammars
 from canopy.model_store.folders import model_folder
 from canopy.protocol.bls import BlsDrafter, BlsTreeBuilder, BlsVerifier, ping
 from canopy.text.tokenizer import Tokenizer
@@ -42,7 +43,7 @@ class EntryService:
         stages = Stages(BlsDrafter(), tree_builder, verifier, restart, ping)
         self._refiner = ProfileRefiner.of(deployment, verifier, limits.vocab_size)
         self._model_name = folder.name
-        self._parser = RequestParser(deployment, limits, tokenizer)
+        self._parser = RequestParser(deployment, limits, tokenizer, target_grammars(folder))
         self._engine = Engine(stages, engine_limits(deployment), tokenizer.decode)
         self._metrics = MetricsPublisher(self._engine.metrics, deployment.server.metrics_interval_s)
         self._response_thread = ResponseThread()

@@ -16,6 +16,8 @@ from canopy.errors import InvalidRequest
 
 MAX_GRAMMAR_BYTES = 1 << 18
 MAX_CHOICES = 1024
+# Between two parts of a JSON text: enough to indent, too little for a model to get lost in.
+_WHITESPACE = r"[\x20\x0A\x0D\x09]{1,40}"
 KINDS = ("json", "json_object", "regex", "choice", "grammar")
 
 
@@ -47,13 +49,19 @@ def _json(schema: Any) -> str:
             raise InvalidRequest(f"structured_outputs: json is not valid JSON: {error}") from error
     if not isinstance(schema, dict):
         raise InvalidRequest("structured_outputs: json must be a JSON schema, which is an object")
-    return llguidance.LLMatcher.grammar_from_json_schema(schema)
+    return _of_schema(schema)
 
 
 def _json_object(wanted: Any) -> str:
     if wanted is not True:
         raise InvalidRequest("structured_outputs: json_object must be true or false")
-    return llguidance.LLMatcher.grammar_from_json_schema({"type": "object"})
+    return _of_schema({"type": "object"})
+
+
+def _of_schema(schema: dict[str, Any]) -> str:
+    return llguidance.LLMatcher.grammar_from_json_schema(
+        schema, defaults={"whitespace_pattern": _WHITESPACE}
+    )
 
 
 def _regex(pattern: Any) -> str:

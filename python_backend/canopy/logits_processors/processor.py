@@ -9,31 +9,15 @@ that a node's history is what was committed and its own path.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 
+from canopy.grammar.matcher import GrammarMatcher
 from canopy.logits_processors.edits import BITS, LogitEdits
 from canopy.logits_processors.token_counts import TokenCounts
 from canopy.sampling import SamplingParams
 
 Path = Sequence[int]
-
-
-class TokenMatcher(Protocol):
-    """What structured output allows; see canopy.grammar."""
-
-    def commit(self, token_ids: Sequence[int]) -> None:
-        """Emitted tokens. Raises ValueError for one that is not allowed."""
-        ...
-
-    def masks(self, paths: Sequence[Path]) -> np.ndarray:
-        """uint32 [len(paths), W] as in LogitEdits; no bit where a path is not allowed itself."""
-        ...
-
-    def forced(self, path: Path) -> list[int]:
-        """Tokens that spell what must follow a path; often none."""
-        ...
 
 
 class LogitsProcessor:
@@ -44,7 +28,7 @@ class LogitsProcessor:
         params: SamplingParams,
         prompt_token_ids: Sequence[int],
         vocab_size: int,
-        matcher: TokenMatcher | None = None,
+        matcher: GrammarMatcher | None = None,
     ) -> None:
         """Raises ValueError for an option with a token outside the vocabulary."""
         self._params = params

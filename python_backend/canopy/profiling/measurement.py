@@ -14,7 +14,7 @@ from canopy.models.config import ModelConfig
 from canopy.profiling.outcome_recorder import joined
 from canopy.profiling.recorder import record
 from canopy.protocol.stages import Verifier
-from canopy.verifier.stage import make_verifier
+from canopy.verifier.construction import make_verifier
 
 _OVERHEAD_MS = 1.5  # of a step on the server: three calls of a stage, and sending
 _MIN_STEP_TOKENS = 512  # prompts of the measurement are computed in large pieces

@@ -68,6 +68,8 @@ class SequenceChanges:
     started_num_bad_words: np.ndarray = _array(np.int32)  # [N]
     started_bad_word_lengths: np.ndarray = _array(np.int32)  # [sum(started_num_bad_words)]
     started_bad_words_ids: np.ndarray = _array(np.int32)  # [sum(started_bad_word_lengths)]
+    started_grammar_lengths: np.ndarray = _array(np.int32)  # [N]
+    started_grammars: np.ndarray = _array(np.uint8)  # [sum(started_grammar_lengths)] UTF-8
 
 
 @dataclass

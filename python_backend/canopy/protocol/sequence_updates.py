@@ -53,6 +53,7 @@ def pack_started(started: Sequence[StartedSequence]) -> dict[str, Any]:
     if not started:
         return {}
     params = [s.params for s in started]
+    grammars = [p.grammar.encode() for p in params]
     packed: dict[str, Any] = {
         "started_ids": [s.sequence_id for s in started],
         "started_lengths": [len(s.token_ids) for s in started],
@@ -68,6 +69,8 @@ def pack_started(started: Sequence[StartedSequence]) -> dict[str, Any]:
         "started_num_bad_words": [len(p.bad_words_ids) for p in params],
         "started_bad_word_lengths": [len(word) for p in params for word in p.bad_words_ids],
         "started_bad_words_ids": [t for p in params for word in p.bad_words_ids for t in word],
+        "started_grammar_lengths": [len(grammar) for grammar in grammars],
+        "started_grammars": list(b"".join(grammars)),
         **{name: [getattr(p, key) for p in params] for name, key in _SCALARS.items()},
     }
     # Typed from the start: large and small seeds together would become floats, and lose bits.
@@ -93,8 +96,8 @@ def started_sequences(changes: SequenceChanges) -> Started:
     return started
 
 
-def _lists(changes: SequenceChanges) -> dict[str, list[tuple[Any, ...]]]:
-    """Every field of SamplingParams that is a list, by sequence. Raises ValueError."""
+def _lists(changes: SequenceChanges) -> dict[str, Sequence[Any]]:
+    """Every field of SamplingParams that is no number, by sequence. Raises ValueError."""
     words = _tuples(changes.started_bad_words_ids, changes.started_bad_word_lengths)
     ends = offsets_of(changes.started_num_bad_words).tolist()
     if ends[-1] != len(words):
@@ -109,6 +112,10 @@ def _lists(changes: SequenceChanges) -> dict[str, list[tuple[Any, ...]]]:
         "logit_bias": [
             tuple(zip(ids, values, strict=True))
             for ids, values in zip(bias_ids, biases, strict=True)
+        ],
+        "grammar": [
+            part.tobytes().decode()
+            for part in split_ragged(changes.started_grammars, changes.started_grammar_lengths)
         ],
         "bad_words_ids": [tuple(words[first:end]) for first, end in pairwise(ends)],
     }

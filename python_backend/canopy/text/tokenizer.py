@@ -7,6 +7,8 @@ chat_template.jinja      the template, where it has a file of its own
 """
 
 import json
+import logging
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from tokenizers import Tokenizer as HuggingFaceTokenizer
 from canopy.errors import InvalidDeployment, InvalidRequest
 from canopy.text.chat_template import ChatTemplate, find_template
 from canopy.text.special_tokens import CUT, SpecialTokenCutter
+
+logger = logging.getLogger(__name__)
 
 _SPECIAL_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
@@ -33,11 +37,22 @@ class Tokenizer:
         self._cutter = SpecialTokenCutter([token.content for token in added if token.special])
         self._template = found and ChatTemplate(found[0], self._special_tokens, found[1])
 
-    @property
-    def eos_token_id(self) -> int | None:
-        """The end of a sequence as the tokenizer's files name it; None where they do not."""
+    def eos_token_ids(self, others: Iterable[int], vocab_size: int) -> tuple[int, ...]:
+        """The ends of a sequence: `others`, which the model's files name, and the tokenizer's own.
+
+        Ascending, and within the vocabulary; the log tells of those outside.
+        """
         token = self._special_tokens.get("eos_token")
-        return None if token is None else self._tokenizer.token_to_id(token)
+        own = None if token is None else self._tokenizer.token_to_id(token)
+        named = {*others, *([] if own is None else [own])}
+        known = {token_id for token_id in named if 0 <= token_id < vocab_size}
+        if named != known:
+            logger.warning(
+                "end-of-sequence ids %s lie outside the vocabulary of %d tokens and are left out",
+                sorted(named - known),
+                vocab_size,
+            )
+        return tuple(sorted(known))
 
     def encode(self, text: str) -> list[int]:
         """Ids of a bare prompt, with the special tokens that the model expects around it."""

@@ -12,12 +12,12 @@ def truncate(
     """The tokens of a round that are emitted, and what ended them.
 
     num_emitted: tokens emitted before the round. A stop token is emitted itself and ends the
-    sequence once `min_tokens` stand before it; at the cap it counts as a stop.
+    sequence; at the cap it counts as a stop. None is sampled before `min_tokens`, unless nothing
+    else is allowed.
     """
     for index, token_id in enumerate(token_ids):
-        num_before = num_emitted + index
-        if token_id in params.stop_token_ids and num_before >= params.min_tokens:
+        if token_id in params.stop_token_ids:
             return list(token_ids[: index + 1]), Finish.STOP
-        if num_before + 1 >= params.max_tokens:
+        if num_emitted + index + 1 >= params.max_tokens:
             return list(token_ids[: index + 1]), Finish.LENGTH
     return list(token_ids), Finish.NONE

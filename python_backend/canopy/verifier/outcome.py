@@ -1,7 +1,7 @@
 """What a verify step brings each sequence: the verdict on its tree, cut, and what of it stays."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -51,17 +51,25 @@ def to_candidate(scheduled: ScheduledSequence) -> Candidate:
     )
 
 
-def logit_edits(scheduled_sequences: Sequence[ScheduledSequence]) -> LogitEdits:
-    """What options change in the logits of a step, those of all nodes of complete shares."""
-    parts, first = [], 0
+def logit_edits(
+    scheduled_sequences: Sequence[ScheduledSequence],
+) -> tuple[LogitEdits, dict[int, str]]:
+    """What options change in the logits of a step, those of all nodes of complete shares.
+
+    And why some sequences cannot go on, by id.
+    """
+    parts, reasons, first = [], {}, 0
     for scheduled in scheduled_sequences:
         if not scheduled.completes_prefill:
             continue
-        tree, processor = scheduled.verify_input.tree, scheduled.verify_input.sequence.processor
-        if processor is not None:
-            parts.append(processor.edits(tree.token_paths).moved(first))
+        tree, sequence = scheduled.verify_input.tree, scheduled.verify_input.sequence
+        try:
+            if sequence.processor is not None:
+                parts.append(sequence.processor.edits(tree.token_paths).moved(first))
+        except ValueError as error:
+            reasons[sequence.id] = str(error)
         first += tree.num_nodes + 1
-    return concatenated(parts)
+    return concatenated(parts), reasons
 
 
 def failed(sequence_id: int, reason: str) -> Outcome:
@@ -70,11 +78,15 @@ def failed(sequence_id: int, reason: str) -> Outcome:
     return Outcome(Status.FAILED, reason=reason)
 
 
-def to_outcome(scheduled: ScheduledSequence, result: VerificationResult | None) -> Outcome:
-    """The verdict, cut at the first stop."""
+def to_outcome(
+    scheduled: ScheduledSequence, result: VerificationResult | None, reasons: Mapping[int, str]
+) -> Outcome:
+    """The verdict, cut at the first stop. reasons: of `logit_edits`."""
     sequence, tree = scheduled.verify_input.sequence, scheduled.verify_input.tree
     if not scheduled.completes_prefill:
         return Outcome(Status.PREFILLING)
+    if sequence.id in reasons:
+        return failed(sequence.id, reasons[sequence.id])
     if result is None:
         return failed(
             sequence.id,

@@ -17,13 +17,12 @@ import torch
 
 from canopy.acceptance.acceptor import Acceptor, HostAcceptor
 from canopy.acceptance.device_acceptor import DeviceAcceptor
-from canopy.config import MAX_GRAPH_ROWS, CacheConfig, Deployment
+from canopy.config import CacheConfig
+from canopy.grammar.compiler import GrammarCompiler
 from canopy.kv_cache.block_manager import BlockManager
 from canopy.logits_processors.application import apply_edits
 from canopy.logits_processors.factory import LogitsProcessors
 from canopy.models.decoder import Decoder
-from canopy.models.llama.float_decoder import FloatDecoder
-from canopy.models.llama.graph_decoder import GraphDecoder
 from canopy.models.step_batch import AuxHiddenStates, Segment, assemble_step
 from canopy.protocol.failures import failure_fields
 from canopy.protocol.hidden_states import HiddenStateLayers, reply_fields
@@ -33,7 +32,6 @@ from canopy.protocol.sequence_updates import Started, StartedSequence, started_s
 from canopy.tree import DraftTree, ProposalRow
 from canopy.tree.forest import offsets_of, split_ragged
 from canopy.verifier.admission import TargetLimits
-from canopy.verifier.hidden_states import drafter_hidden_state_layers
 from canopy.verifier.outcome import (
     Outcome,
     accepted_moves,
@@ -44,39 +42,11 @@ from canopy.verifier.outcome import (
     to_outcome,
 )
 from canopy.verifier.scheduler import ScheduledSequence, TargetSequence, VerifyInput, schedule
-from canopy.verifier.tensor_parallel.decoder import load_target, num_threads
 from canopy_kernels.host_to_device import copy_packed
 
 logger = logging.getLogger(__name__)
 
 PackedTree = tuple[np.ndarray, np.ndarray]  # token ids and parents
-
-
-def make_verifier(deployment: Deployment) -> "TargetVerifier":
-    """The verifier of a deployment, with its own threads. Raises InvalidDeployment."""
-    target, limits, aux_hidden_states = (
-        deployment.target,
-        deployment.limits,
-        drafter_hidden_state_layers(deployment),
-    )
-    torch.set_num_threads(num_threads(target))
-    decoder = load_target(target)
-    if target.replays_graphs:
-        decoder = with_graphs(decoder, target.max_graph_rows, limits.max_running, aux_hidden_states)
-    return TargetVerifier(decoder, deployment.cache, limits.max_step_tokens, aux_hidden_states)
-
-
-def with_graphs(
-    decoder: Decoder,
-    max_rows: int,
-    max_sequences: int,
-    aux_hidden_states: HiddenStateLayers | None = None,
-) -> Decoder:
-    """The same decoder, its steps replayed, where it can be."""
-    if not isinstance(decoder, FloatDecoder):
-        return decoder
-    layers = aux_hidden_states.layers if aux_hidden_states else ()
-    return GraphDecoder(decoder, min(max_rows, MAX_GRAPH_ROWS), max_sequences, layers)
 
 
 def acceptor_on(device: torch.device) -> Acceptor:
@@ -94,10 +64,12 @@ class TargetVerifier:
         max_step_tokens: int,
         aux_hidden_states: HiddenStateLayers | None = None,
         acceptor: Acceptor | None = None,
+        grammars: GrammarCompiler | None = None,
     ) -> None:
-        """taps: which hidden states replies bring; none: no drafter reads any.
+        """aux_hidden_states: which replies bring; none: no drafter reads any.
 
-        acceptor: decides the trees; by default the one for where the logits are.
+        acceptor: decides the trees; by default the one for where the logits are. grammars: of
+        structured output; none: it is refused.
         """
         self.blocks = BlockManager(cache.num_blocks, cache.block_size, cache.prefix_reuse)
         self._decoder = decoder
@@ -110,7 +82,7 @@ class TargetVerifier:
             decoder.config.max_position_embeddings,
             cache.num_blocks * cache.block_size,
         )
-        self._processors = LogitsProcessors(decoder.config.vocab_size)
+        self._processors = LogitsProcessors(decoder.config.vocab_size, grammars)
         self._sequences: dict[int, TargetSequence] = {}
         self._refused: dict[int, str] = {}  # sequences that cannot be verified, and why
 
@@ -210,10 +182,11 @@ class TargetVerifier:
             for scheduled in scheduled_sequences
             if scheduled.completes_prefill
         ]
-        apply_edits(logits, logit_edits(scheduled_sequences))
+        edits, reasons = logit_edits(scheduled_sequences)
+        apply_edits(logits, edits)
         results = iter(self._acceptor.accept(candidates, logits))
         outcomes = [
-            to_outcome(scheduled, next(results) if scheduled.completes_prefill else None)
+            to_outcome(scheduled, next(results) if scheduled.completes_prefill else None, reasons)
             for scheduled in scheduled_sequences
         ]
         if self._aux_layers:
@@ -256,12 +229,18 @@ class TargetVerifier:
         if outcome.status is not Status.FAILED:
             sequence.token_ids += outcome.emitted
             sequence.num_emitted += len(outcome.emitted)
-            if sequence.processor:
-                sequence.processor.commit(outcome.emitted)
+            self._commit_options(sequence, outcome.emitted)
             num_computed = scheduled.num_chain_tokens + max(len(outcome.emitted) - 1, 0)
             first = scheduled.num_committed
             self.blocks.commit(sequence.id, sequence.token_ids[first : first + num_computed])
         self.blocks.release_scratch(sequence.id)
+
+    def _commit_options(self, sequence: TargetSequence, emitted: Sequence[int]) -> None:
+        try:
+            if sequence.processor:
+                sequence.processor.commit(emitted)
+        except ValueError as error:
+            self._refused[sequence.id] = str(error)
 
     def _reply(self, ids: Sequence[int], outcomes: Sequence[Outcome]) -> VerifyReply:
         cached = [self._sequences[i].num_cached_tokens if i in self._sequences else 0 for i in ids]
