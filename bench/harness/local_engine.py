@@ -41,12 +41,12 @@ class CollectingSink:
 
     def __init__(self, on_end: Callable[[], None]) -> None:
         self._on_end = on_end
-        self._deltas: list[Delta] = []
+        self.deltas: list[Delta] = []
         self._error: CanopyError | None = None
 
     def send(self, delta: Delta) -> None:
         """Keep a piece."""
-        self._deltas.append(delta)
+        self.deltas.append(delta)
         if delta.is_last:
             self._on_end()
 
@@ -63,10 +63,10 @@ class CollectingSink:
         """The whole answer. Raises the error that the request ended with."""
         if self._error is not None:
             raise self._error
-        last = self._deltas[-1]
+        last = self.deltas[-1]
         return Answer(
-            text="".join(delta.text for delta in self._deltas),
-            num_tokens=sum(delta.num_tokens for delta in self._deltas),
+            text="".join(delta.text for delta in self.deltas),
+            num_tokens=sum(delta.num_tokens for delta in self.deltas),
             finish_reason=last.finish_reason or "",
             report=last.report or {},
         )
@@ -110,10 +110,22 @@ class LocalEngine:
 
         `on_end` is called after each answer. Raises the error of the first request that failed.
         """
+        return [sink.answer() for sink in self._served(requests, on_end, after_step)]
+
+    def run_for_pieces(self, requests: Sequence[GenerationRequest]) -> list[list[Delta]]:
+        """Serve all requests together; every piece of each answer."""
+        return [sink.deltas for sink in self._served(requests)]
+
+    def _served(
+        self,
+        requests: Sequence[GenerationRequest],
+        on_end: Callable[[], None] = lambda: None,
+        after_step: Callable[[], None] = lambda: None,
+    ) -> list[CollectingSink]:
         sinks = [CollectingSink(on_end) for _ in requests]
         for request, sink in zip(requests, sinks, strict=True):
             self._engine.submit(request, sink)
         while self._engine.has_work:
             self._engine.step()
             after_step()
-        return [sink.answer() for sink in sinks]
+        return sinks

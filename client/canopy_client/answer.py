@@ -1,7 +1,7 @@
 """An answer as it grows: from the outputs of responses to chunks, and from chunks to the whole."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -21,7 +21,15 @@ def chunk_of(outputs: Mapping[str, Any], is_last: bool) -> Chunk:
         speculation=None if report is None else json.loads(report),
         is_last=is_last,
         rounds=json.loads(outputs.get("trace", "[]")),
+        token_ids=_listed(outputs.get("token_ids", [])),
+        logprobs=json.loads(outputs.get("logprobs", "[]")),
+        prompt_logprobs=json.loads(outputs.get("prompt_logprobs", "[]")),
     )
+
+
+def _listed(value: Any) -> Sequence[int]:
+    """Over HTTP a tensor of one element comes as that element."""
+    return value if isinstance(value, list | tuple) else [value]
 
 
 def joined(first: Chunk, second: Chunk) -> Chunk:
@@ -34,6 +42,9 @@ def joined(first: Chunk, second: Chunk) -> Chunk:
         speculation=second.speculation or first.speculation,
         is_last=second.is_last,
         rounds=(*first.rounds, *second.rounds),
+        token_ids=(*first.token_ids, *second.token_ids),
+        logprobs=(*first.logprobs, *second.logprobs),
+        prompt_logprobs=(*first.prompt_logprobs, *second.prompt_logprobs),
     )
 
 
@@ -71,6 +82,9 @@ class Answer:
             num_input_tokens=self._facts.num_input_tokens,
             num_output_tokens=self._facts.num_tokens,
             speculation=self._facts.speculation or {},
+            token_ids=self._facts.token_ids,
+            logprobs=self._facts.logprobs,
+            prompt_logprobs=self._facts.prompt_logprobs,
         )
 
 

@@ -21,6 +21,7 @@ from canopy_client.types import (
     Messages,
     ModelInfo,
     ModelState,
+    Prompt,
     Retry,
     SamplingOptions,
     Tls,
@@ -47,7 +48,7 @@ class AsyncClient:
         self._timeout_s = timeout_s
         self._retry = retry or Retry()
 
-    async def generate(self, prompt: str, **options: Unpack[SamplingOptions]) -> Completion:
+    async def generate(self, prompt: Prompt, **options: Unpack[SamplingOptions]) -> Completion:
         """Continue `prompt` as it stands. Raises a ClientError."""
         return await _read_all(self.stream(prompt, **options))
 
@@ -55,7 +56,7 @@ class AsyncClient:
         """Answer a chat (dicts of role and content), or one user message. Raises a ClientError."""
         return await _read_all(self.stream_chat(messages, **options))
 
-    def stream(self, prompt: str, **options: Unpack[SamplingOptions]) -> AsyncTextStream:
+    def stream(self, prompt: Prompt, **options: Unpack[SamplingOptions]) -> AsyncTextStream:
         """Like `generate`, chunk by chunk; errors are raised by the iteration."""
         return self._start(generation(self._session.model, prompt, None, options))
 

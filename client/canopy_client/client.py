@@ -21,6 +21,7 @@ from canopy_client.types import (
     Messages,
     ModelInfo,
     ModelState,
+    Prompt,
     Retry,
     SamplingOptions,
     Tls,
@@ -49,7 +50,7 @@ class Client:
         self._timeout_s = timeout_s
         self._retry = retry or Retry()
 
-    def generate(self, prompt: str, **options: Unpack[SamplingOptions]) -> Completion:
+    def generate(self, prompt: Prompt, **options: Unpack[SamplingOptions]) -> Completion:
         """Continue `prompt` as it stands. Raises a ClientError."""
         return _read_all(self.stream(prompt, **options))
 
@@ -57,7 +58,7 @@ class Client:
         """Answer a chat (dicts of role and content), or one user message. Raises a ClientError."""
         return _read_all(self.stream_chat(messages, **options))
 
-    def stream(self, prompt: str, **options: Unpack[SamplingOptions]) -> TextStream:
+    def stream(self, prompt: Prompt, **options: Unpack[SamplingOptions]) -> TextStream:
         """Like `generate`, chunk by chunk; errors are raised by the iteration."""
         return self._start(generation(self._session.model, prompt, None, options))
 

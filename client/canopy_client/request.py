@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from canopy_client.errors import InvalidRequest
-from canopy_client.types import Messages, ModelInfo
+from canopy_client.types import Messages, ModelInfo, Prompt
 
 MODEL = "canopy"
 _OPTIONAL_INPUTS = (
@@ -33,18 +33,23 @@ class Request:
 
 
 def generation(
-    model: str, text: str | None, messages: Messages | None, options: Mapping[str, Any]
+    model: str, prompt: Prompt | None, messages: Messages | None, options: Mapping[str, Any]
 ) -> Request:
-    """A streamed request for a continuation of `text`, or for the next turn of a chat."""
+    """A streamed request for a continuation of a prompt, or for the next turn of a chat."""
     inputs: dict[str, str | bool] = {}
-    if text is not None:
-        inputs["text_input"] = text
+    parameters = dict(options)
+    if isinstance(prompt, str):
+        inputs["text_input"] = prompt
+    elif prompt is not None:
+        parameters["prompt_token_ids"] = list(prompt)
+    if parameters.pop("return_token_ids", False):
+        inputs["return_token_ids"] = True
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
     if messages is not None:
         inputs["messages"] = json.dumps(list(messages))
-    if options:
-        inputs["sampling_parameters"] = json.dumps(dict(options))
+    if parameters:
+        inputs["sampling_parameters"] = json.dumps(parameters)
     return Request(model, inputs | dict.fromkeys(_OPTIONAL_INPUTS, True))
 
 

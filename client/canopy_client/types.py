@@ -5,6 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
 Messages = str | Sequence[Mapping[str, Any]]
+Prompt = str | Sequence[int]  # a text, or its tokens
+# Of one token: by token id its own logprob, rank, decoded_token and bytes, then those of the
+# likeliest tokens in its place.
+Logprobs = Mapping[str, Mapping[str, Any]]
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -21,6 +25,10 @@ class SamplingOptions(TypedDict, total=False):
     logit_bias: Mapping[str, float]  # token id -> what is added to its logit
     bad_words: Sequence[str]
     allowed_token_ids: Sequence[int]
+    logprobs: int  # likeliest tokens told with each token of the answer; 0: its own logprob alone
+    prompt_logprobs: int  # the same with each token of the prompt
+    return_token_ids: bool
+    echo: bool  # the answer begins with the prompt
     structured_outputs: Mapping[str, Any]  # one of json, json_object, regex, choice, grammar
     seed: int
     max_tokens: int
@@ -46,6 +54,9 @@ class Chunk:
     speculation: dict[str, Any] | None  # with the last piece
     is_last: bool
     rounds: Sequence[dict[str, Any]] = ()  # with `trace`: each round's draft tree and its fate
+    token_ids: Sequence[int] = ()  # with `return_token_ids`
+    logprobs: Sequence[Logprobs] = ()  # with `logprobs`, one a token
+    prompt_logprobs: Sequence[Logprobs] = ()  # with the first piece; the first one's is None
 
 
 @dataclass(frozen=True)
@@ -57,6 +68,9 @@ class Completion:
     num_input_tokens: int
     num_output_tokens: int
     speculation: dict[str, Any]
+    token_ids: Sequence[int] = ()
+    logprobs: Sequence[Logprobs] = ()
+    prompt_logprobs: Sequence[Logprobs] = ()
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,16 @@
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from typing import Any
 
 from canopy_client import AsyncTextStream, Chunk, ClientError, Completion
 from canopy_client.answer import joined
 from canopy_gateway.errors import APIError
+
+Start = Callable[[], AsyncTextStream]
 
 
 class Admission:
@@ -68,7 +71,7 @@ class Answers:
     """The streams of one request as one; close it in any case."""
 
     def __init__(self) -> None:
-        self._streams: list[AsyncTextStream] = []
+        self._streams: dict[int, AsyncTextStream] = {}  # by choice
         self._stack = AsyncExitStack()
         self._unread: dict[int, Chunk] = {}  # by choice; what came since its last piece
         self._failure: ClientError | None = None
@@ -78,20 +81,45 @@ class Answers:
 
     @classmethod
     async def open(
-        cls, starts: Sequence[Callable[[], AsyncTextStream]], leave: Callable[[], None]
+        cls,
+        starts: Sequence[Start],
+        leave: Callable[[], None],
+        answers_per_prompt: int = 1,
     ) -> "Answers":
-        """Start every stream; `leave` gives their places back."""
+        """Start the streams; `leave` gives their places back.
+
+        Those of one prompt stand together. The first computes the prompt, and the others start
+        when something came of it: the server then has the prompt in its cache.
+        """
         answers = cls()
         answers._stack.callback(leave)
+        answers._num_open = len(starts)
         try:
-            for start in starts:
-                answers._streams.append(await answers._stack.enter_async_context(start()))
+            for first in range(0, len(starts), answers_per_prompt):
+                group = list(enumerate(starts))[first : first + answers_per_prompt]
+                await answers._start_group(group)
         except BaseException:
             await answers.close()
             raise
-        answers._num_open = len(starts)
-        answers._read()
         return answers
+
+    async def _start_group(self, group: list[tuple[int, Start]]) -> None:
+        [(index, start), *others] = group
+        has_begun = asyncio.Event()
+        self._streams[index] = await self._stack.enter_async_context(start())
+        self._spawn(self._forward(index, self._streams[index], has_begun))
+        for other, start_other in others:
+            self._spawn(self._follow(other, start_other, has_begun))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs until it ends or the answers are closed."""
+        self._stack.push_async_callback(_end, asyncio.ensure_future(work))
+
+    async def _follow(self, index: int, start: Start, has_begun: asyncio.Event) -> None:
+        await has_begun.wait()
+        async with start() as stream:
+            self._streams[index] = stream
+            await self._forward(index, stream, has_begun)
 
     async def wait_for_first(self, timeout_s: float | None) -> None:
         """Return when something came, or after the timeout. Raises ClientError where that came.
@@ -133,21 +161,17 @@ class Answers:
     @property
     def completions(self) -> list[Completion]:
         """The answers so far, in the order of the choices."""
-        return [stream.completion for stream in self._streams]
+        return [self._streams[index].completion for index in sorted(self._streams)]
 
     async def close(self) -> None:
         """Give up what has not ended, and the places."""
         await self._stack.aclose()
 
-    def _read(self) -> None:
-        for index, stream in enumerate(self._streams):
-            task = asyncio.ensure_future(self._forward(index, stream))
-            self._stack.callback(task.cancel)
-
-    async def _forward(self, index: int, stream: AsyncTextStream) -> None:
+    async def _forward(self, index: int, stream: AsyncTextStream, has_begun: asyncio.Event) -> None:
         """What nobody reads grows into one chunk, so that it takes no more than its text."""
         try:
             async for chunk in stream:
+                has_begun.set()
                 unread = self._unread.get(index)
                 self._unread[index] = chunk if unread is None else joined(unread, chunk)
                 self._note()
@@ -160,3 +184,9 @@ class Answers:
             self._news.set()
         else:
             self._news.clear()
+
+
+async def _end(task: asyncio.Future[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task

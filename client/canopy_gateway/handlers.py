@@ -8,11 +8,12 @@ from typing import Any
 
 from starlette.responses import Response
 
-from canopy_client import NO_RETRY, AsyncClient, AsyncTextStream, ClientError
+from canopy_client import NO_RETRY, AsyncClient, AsyncTextStream, ClientError, Completion
 from canopy_gateway.answers import Admission, Answers, choice_seed
 from canopy_gateway.errors import APIError
 from canopy_gateway.event_stream import EventStream
 from canopy_gateway.json_text import JsonResponse
+from canopy_gateway.logprobs import mean_logprob
 from canopy_gateway.responses import ChatShape, CompletionShape, Head, Shape, usage_of
 from canopy_gateway.schema import ChatRequest, CompletionRequest, SamplingRequest
 from canopy_gateway.settings import GatewaySettings
@@ -56,13 +57,15 @@ class CompletionHandler:
         self._check_size(sum(len(m["content"].encode()) for m in messages), "messages")
         allowed = self._settings.allow_special_tokens
         start = partial(self._client.stream_chat, messages, allow_special_tokens=allowed)
-        return await self._answer(request, [start], ChatShape(), api_key)
+        return await self._answer(request, [start], ChatShape(request.num_logprobs), api_key)
 
     async def complete(self, request: CompletionRequest, api_key: str) -> Response:
         """Raises APIError and ClientError."""
-        self._check_size(sum(len(prompt.encode()) for prompt in request.prompt), "prompt")
+        texts = [prompt for prompt in request.prompt if isinstance(prompt, str)]
+        self._check_size(sum(len(text.encode()) for text in texts), "prompt")
         starts = [partial(self._client.stream, prompt) for prompt in request.prompt]
-        return await self._answer(request, starts, CompletionShape(), api_key)
+        shape = CompletionShape(request.logprobs, bool(request.echo))
+        return await self._answer(request, starts, shape, api_key)
 
     async def _answer(
         self, request: SamplingRequest, starts: Sequence[Start], shape: Shape, api_key: str
@@ -70,13 +73,16 @@ class CompletionHandler:
         self._check_model(request.model)
         streams = self._choices(request, starts)
         head = Head(f"{shape.prefix}-{uuid.uuid4().hex}", int(time.time()), request.model)
-        answers = await Answers.open(streams, self._admission.enter(len(streams), api_key))
+        leave = self._admission.enter(len(streams), api_key)
+        answers = await Answers.open(streams, leave, request.num_answers)
         try:
             if request.stream:
                 await answers.wait_for_first(self._settings.stream_start_s)
                 return self._stream(request, answers, shape, head)
-            usage = usage_of(await answers.all(), request.n)
-            content = shape.whole(head, answers.completions, usage)
+            completions = await answers.all()
+            usage = usage_of(completions, request.num_answers)
+            likeliest = _likeliest(completions, request.num_answers, request.n)
+            content = shape.whole(head, likeliest, usage)
         except BaseException:
             await answers.close()
             raise
@@ -96,15 +102,15 @@ class CompletionHandler:
         )
 
     def _choices(self, request: SamplingRequest, starts: Sequence[Start]) -> list[Start]:
-        """`n` answers of each prompt, those of one prompt together."""
-        count = len(starts) * request.n
+        """The answers of each prompt, those of one prompt together."""
+        count = len(starts) * request.num_answers
         if count > self._settings.max_choices:
             limit = self._settings.max_choices
             raise APIError(400, f"{count} answers were asked for, at most {limit} are", param="n")
         options: dict[str, Any] = {**request.options()}
         choices: list[Start] = []
         for start in starts:
-            for index in range(request.n):
+            for index in range(request.num_answers):
                 seed = choice_seed(request.seed, index)
                 own = options if seed is None else {**options, "seed": seed}
                 choices.append(partial(start, **own))
@@ -121,3 +127,15 @@ class CompletionHandler:
         if size > limit:
             message = f"{name}: {size} bytes of text, at most {limit} are accepted"
             raise APIError(400, message, "prompt_too_large", name)
+
+
+def _likeliest(
+    completions: Sequence[Completion], num_answers: int, num_given: int
+) -> list[Completion]:
+    """Of each prompt's answers those with the highest log-prob a token, the best first."""
+    if num_given == num_answers:
+        return list(completions)
+    starts = range(0, len(completions), num_answers)
+    groups = [completions[start : start + num_answers] for start in starts]
+    ranked = [sorted(group, key=lambda c: -mean_logprob(c.logprobs)) for group in groups]
+    return [completion for group in ranked for completion in group[:num_given]]

@@ -1,10 +1,12 @@
 """What is answered: objects as OpenAI's clients read them, and the speculation report beside."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from canopy_client import Chunk, Completion
+from canopy_gateway.logprobs import chat_logprobs, length_of, text_logprobs
 
 
 @dataclass(frozen=True)
@@ -16,9 +18,9 @@ class Head:
     model: str
 
 
-def usage_of(completions: Sequence[Completion], num_choices: int) -> dict[str, Any]:
+def usage_of(completions: Sequence[Completion], num_answers: int) -> dict[str, Any]:
     """A prompt counts once, however many answers it got; answers of a prompt stand together."""
-    firsts = completions[::num_choices]
+    firsts = completions[::num_answers]
     num_input = sum(c.num_input_tokens for c in firsts)
     num_output = sum(c.num_output_tokens for c in completions)
     num_cached = sum(c.speculation.get("cached_prompt_tokens", 0) for c in firsts)
@@ -35,6 +37,15 @@ class ChatShape:
 
     prefix = "chatcmpl"
 
+    def __init__(self, num_logprobs: int | None = None) -> None:
+        """num_logprobs: likeliest tokens told with each token; None: not even its own."""
+        self._num_logprobs = num_logprobs
+
+    def _logprobs(self, part: Chunk | Completion) -> dict[str, Any] | None:
+        if self._num_logprobs is None:
+            return None
+        return chat_logprobs(part.logprobs, self._num_logprobs)
+
     def whole(
         self, head: Head, completions: Sequence[Completion], usage: dict[str, Any]
     ) -> dict[str, Any]:
@@ -43,9 +54,10 @@ class ChatShape:
             {
                 "index": index,
                 "message": {"role": "assistant", "content": completion.text, "refusal": None},
-                "logprobs": None,
+                "logprobs": self._logprobs(completion),
                 "finish_reason": completion.finish_reason,
                 "speculation": completion.speculation,
+                **_tokens_of(completion),
             }
             for index, completion in enumerate(completions)
         ]
@@ -59,8 +71,9 @@ class ChatShape:
         choice: dict[str, Any] = {
             "index": index,
             "delta": delta,
-            "logprobs": None,
+            "logprobs": self._logprobs(chunk),
             "finish_reason": chunk.finish_reason,
+            **_tokens_of(chunk),
         }
         if chunk.rounds:
             choice["rounds"] = chunk.rounds
@@ -78,34 +91,56 @@ class CompletionShape:
 
     prefix = "cmpl"
 
+    def __init__(self, num_logprobs: int | None = None, is_echoed: bool = False) -> None:
+        """num_logprobs: as of a chat. is_echoed: an answer begins with its prompt."""
+        self._num_logprobs = num_logprobs
+        self._is_echoed = is_echoed
+        self._offsets: Counter[int] = Counter()  # by choice: where its next token begins
+
     def whole(
         self, head: Head, completions: Sequence[Completion], usage: dict[str, Any]
     ) -> dict[str, Any]:
         """The answer in one piece."""
-        choices = [
-            _text_choice(index, c.text, c.finish_reason, c.speculation)
-            for index, c in enumerate(completions)
-        ]
+        choices = [self._choice(index, c, c.finish_reason) for index, c in enumerate(completions)]
         return _envelope(head, "text_completion", choices) | {"usage": usage}
 
     def piece(self, head: Head, index: int, chunk: Chunk, is_first: bool) -> dict[str, Any]:
         """One chunk of a choice."""
-        choice = _text_choice(index, chunk.text, chunk.finish_reason, chunk.speculation)
+        choice = self._choice(index, chunk, chunk.finish_reason)
         return _envelope(head, "text_completion", [choice])
 
     def empty(self, head: Head) -> dict[str, Any]:
         """A piece without choices, which carries the usage."""
         return _envelope(head, "text_completion", [])
 
+    def _choice(
+        self, index: int, part: Chunk | Completion, finish_reason: str | None
+    ) -> dict[str, Any]:
+        choice = {
+            "index": index,
+            "text": part.text,
+            "logprobs": self._logprobs(index, part),
+            "finish_reason": finish_reason,
+            **_tokens_of(part),
+        }
+        return choice if part.speculation is None else choice | {"speculation": part.speculation}
+
+    def _logprobs(self, index: int, part: Chunk | Completion) -> dict[str, Any] | None:
+        if self._num_logprobs is None:
+            return None
+        found = [*(part.prompt_logprobs if self._is_echoed else ()), *part.logprobs]
+        told = text_logprobs(found, self._num_logprobs, self._offsets[index])
+        self._offsets[index] += length_of(found)
+        return told
+
 
 Shape = ChatShape | CompletionShape
 
 
-def _text_choice(
-    index: int, text: str, reason: str | None, report: dict[str, Any] | None
-) -> dict[str, Any]:
-    choice = {"index": index, "text": text, "logprobs": None, "finish_reason": reason}
-    return choice if report is None else {**choice, "speculation": report}
+def _tokens_of(part: Chunk | Completion) -> dict[str, Any]:
+    """What of tokens was asked for beyond OpenAI's objects, named as vLLM names it."""
+    found = {"token_ids": part.token_ids, "prompt_logprobs": part.prompt_logprobs}
+    return {name: list(value) for name, value in found.items() if value}
 
 
 def _envelope(head: Head, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:

@@ -17,7 +17,9 @@ _SENT = object()
 _Value = TypeVar("_Value")
 Sent = Annotated[_Value | None, _SENT]
 
+NumLogprobs = Annotated[Integer, Field(ge=0, le=20)]
 Limit = Annotated[Integer, Field(ge=1)]
+Prompts = str | list[str] | list[int] | list[list[int]]
 UNSEEDED = -1  # as in vLLM
 
 
@@ -82,6 +84,8 @@ class SamplingRequest(Strict):
     allowed_token_ids: Sent[list[Integer]] = None
     structured_outputs: Sent[dict[str, Any]] = None
     response_format: ResponseFormat | None = None
+    prompt_logprobs: Sent[NumLogprobs] = None
+    return_token_ids: Sent[bool] = None
     min_tokens: Sent[Integer] = None
     ignore_eos: Sent[bool] = None
     stop_token_ids: Sent[list[Integer]] = None
@@ -124,12 +128,23 @@ class SamplingRequest(Strict):
             raise ValueError("max_tokens and max_completion_tokens differ: send one of them")
         return self
 
+    @property
+    def num_logprobs(self) -> int | None:
+        """Likeliest tokens told with each one of the answer; None: not even its own log-prob."""
+        raise NotImplementedError
+
+    @property
+    def num_answers(self) -> int:
+        """Of each prompt."""
+        return self.n
+
     def options(self) -> SamplingOptions:
         """What goes to the server; the seed belongs to each choice."""
         fields = type(self).model_fields
         given = {name: getattr(self, name) for name in fields if _SENT in fields[name].metadata}
         given["max_tokens"] = self.max_completion_tokens or self.max_tokens
         given["stop"] = self.stop or None
+        given["logprobs"] = self.num_logprobs
         if self.response_format is not None:
             given["structured_outputs"] = self.response_format.structured_outputs()
         kept = {name: value for name, value in given.items() if value is not None}
@@ -142,6 +157,19 @@ class ChatRequest(SamplingRequest):
     trace: Sent[bool] = None  # pieces carry the draft trees of their rounds
     messages: list[ChatMessage] = Field(min_length=1)
 
+    logprobs: bool = False
+    top_logprobs: NumLogprobs = 0
+
+    @model_validator(mode="after")
+    def _top_logprobs_go_with_logprobs(self) -> "ChatRequest":
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError("top_logprobs goes with logprobs = true")
+        return self
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return self.top_logprobs if self.logprobs else None
+
     @model_validator(mode="after")
     def _a_trace_needs_a_stream(self) -> "ChatRequest":
         if self.trace and not self.stream:
@@ -152,14 +180,47 @@ class ChatRequest(SamplingRequest):
 class CompletionRequest(SamplingRequest):
     """Body of /v1/completions."""
 
-    prompt: list[Text] = Field(min_length=1)  # each is answered `n` times
+    prompt: list[Text | list[Integer]] = Field(min_length=1)  # each is answered `n` times
+    logprobs: NumLogprobs | None = None
+    echo: Sent[bool] = None
+    best_of: Limit | None = None  # answers made, of which the `n` likeliest are given
 
-    @field_validator("prompt", mode="before", json_schema_input_type=str | list[str])
+    @field_validator("prompt", mode="before", json_schema_input_type=Prompts)
     @classmethod
-    def _listed_texts(cls, prompt: Any) -> Any:
-        prompts = [prompt] if isinstance(prompt, str) else prompt
-        if not isinstance(prompts, list):
-            raise ValueError("the prompt must be a string or a list of strings")
-        if any(isinstance(part, int | float | list) for part in prompts):
-            raise ValueError("prompts of token ids are not taken: send text")
-        return prompts
+    def _listed_prompts(cls, prompt: Any) -> Any:
+        """Prompts are texts or lists of token ids."""
+        if isinstance(prompt, str):
+            return [prompt]
+        is_tokens = isinstance(prompt, list) and all(isinstance(p, int | float) for p in prompt)
+        return [prompt] if is_tokens and prompt else prompt
+
+    @field_validator("logprobs", mode="before")
+    @classmethod
+    def _none_for_false(cls, logprobs: Any) -> Any:
+        return None if logprobs is False else logprobs
+
+    @model_validator(mode="after")
+    def _best_of_takes_whole_answers(self) -> "CompletionRequest":
+        if self.best_of is not None and self.best_of < self.n:
+            raise ValueError("best_of must be n or more")
+        if self.best_of is not None and self.best_of > self.n and self.stream:
+            raise ValueError("best_of above n does not go with stream = true")
+        return self
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return self.logprobs
+
+    @property
+    def num_answers(self) -> int:
+        """Of each prompt."""
+        return self.best_of or self.n
+
+    def options(self) -> SamplingOptions:
+        """As of every request; an echo tells the log-probs of the prompt, too."""
+        options = super().options()
+        if self.echo and self.logprobs is not None:
+            options["prompt_logprobs"] = self.logprobs
+        if self.num_answers > self.n and self.logprobs is None:
+            options["logprobs"] = 0  # to tell which are the likeliest
+        return options

@@ -6,6 +6,7 @@ from enum import IntEnum
 MAX_TEMPERATURE = 100.0
 MAX_NODE_BUDGET = 256
 MAX_PENALTY = 100.0
+MAX_LOGPROBS = 20
 MAX_BIAS = 1e4
 LEAST_FLOAT32 = 2.0**-126  # the smallest that every device tells from 0
 _MAX_INT32 = 2**31 - 1
@@ -20,6 +21,8 @@ RANGES: dict[str, tuple[float, float]] = {
     "repetition_penalty": (LEAST_FLOAT32, MAX_PENALTY),
     "presence_penalty": (-MAX_PENALTY, MAX_PENALTY),
     "frequency_penalty": (-MAX_PENALTY, MAX_PENALTY),
+    "logprobs": (-1, MAX_LOGPROBS),
+    "prompt_logprobs": (-1, MAX_LOGPROBS),
     "seed": (0, 2**64 - 1),
     "max_tokens": (1, _MAX_INT32),
     "min_tokens": (0, _MAX_INT32),
@@ -84,6 +87,8 @@ class SamplingParams:
     bad_words_ids: tuple[tuple[int, ...], ...] = ()  # token sequences that are never completed
     allowed_token_ids: tuple[int, ...] = ()  # empty: all
     grammar: str = ""  # of canopy.grammar.structured_output; empty: any text
+    logprobs: int = -1  # likeliest tokens told with each emitted one; -1: not even its own
+    prompt_logprobs: int = -1  # the same with each prompt token
     seed: int = 0  # unsigned 64 bit
     max_tokens: int = 256
     min_tokens: int = 0

@@ -98,8 +98,8 @@ def test_messages_are_rendered_with_the_models_template(parser, tokenizer):
 @pytest.mark.parametrize(
     ("client", "text"),
     [
-        (ClientRequest(), "either text_input or messages"),
-        (ClientRequest(text_input=b"a", messages=b"[]"), "either text_input or messages"),
+        (ClientRequest(), "send one of text_input"),
+        (ClientRequest(text_input=b"a", messages=b"[]"), "send one of text_input"),
         (ClientRequest(text_input=b""), "the prompt is empty"),
         (ClientRequest(text_input=b"\xff"), "not valid UTF-8"),
         (ClientRequest(messages=b"{"), "messages is not valid JSON"),

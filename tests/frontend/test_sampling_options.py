@@ -84,7 +84,7 @@ def test_vllms_defaults_are_accepted_and_its_other_values_refused(name):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("length_penalty", False), ("logprobs", 0), ("best_of", True), ("best_of", 2)],
+    [("length_penalty", False), ("best_of", True), ("best_of", 2)],
 )
 def test_a_number_is_no_truth_value(name, value):
     with pytest.raises(InvalidRequest, match=f"{name} = {value} is not supported"):

@@ -42,7 +42,7 @@ def test_a_field_that_is_not_offered_may_ask_for_nothing_and_for_nothing_else(na
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("logprobs", 0), ("top_logprobs", False), ("echo", 0), ("length_penalty", True)],
+    [("use_beam_search", 0), ("length_penalty", True), ("priority", False)],
 )
 def test_a_number_is_no_truth_value(name, value):
     with pytest.raises(ValidationError, match=f"{name} is not supported"):
@@ -132,10 +132,18 @@ def test_a_message_that_cannot_be_honoured_is_refused(fields, text):
         message(role="user", **fields)
 
 
-@pytest.mark.parametrize("prompt", [[1, 2], [[1, 2]], ["a", 1]])
-def test_prompts_of_token_ids_are_refused_as_such(prompt):
-    with pytest.raises(ValidationError, match="token ids are not taken: send text"):
-        complete(prompt=prompt)
+@pytest.mark.parametrize(
+    ("prompt", "read"),
+    [("a", ["a"]), (["a", "b"], ["a", "b"]), ([1, 2.0], [[1, 2]]), ([[1], [2]], [[1], [2]])],
+)
+def test_a_prompt_is_a_text_or_its_tokens_or_several(prompt, read):
+    assert CompletionRequest.model_validate({"model": "m", "prompt": prompt}).prompt == read
+
+
+@pytest.mark.parametrize("prompt", [[], ["a", 1], [[1.5]], {"a": 1}, 3])
+def test_a_prompt_of_another_form_is_refused(prompt):
+    with pytest.raises(ValidationError, match="prompt"):
+        CompletionRequest.model_validate({"model": "m", "prompt": prompt})
 
 
 @pytest.mark.parametrize("prompt", [5, {}, [], [None]])

@@ -120,8 +120,8 @@ def test_a_prompt_that_fills_the_context_gives_one_token_and_one_more_is_refused
         ({"acceptance": "luck"}, "acceptance must be"),
         ({"best_of": 3}, "best_of = 3 is not supported"),
         ({"color": "red"}, "unknown parameter color"),
-        ({"return_logprobs": True}, "return_logprobs is not supported"),
-        ({"messages": "{"}, "either text_input or messages"),
+        ({"logprobs": 21}, "logprobs must be"),
+        ({"messages": "{"}, "send one of text_input"),
         ({"exclude_input_in_output": False}, "when streaming"),
     ],
 )
@@ -174,6 +174,23 @@ def test_the_timeout_of_a_http_request_counts(server, where):
     status, text = post(f"{server.http_url}/v2/models/canopy/generate", body)
     assert status == 400
     assert json.loads(text)["error"].startswith("[cancelled] ")
+
+
+def test_tokens_and_logprobs_come_as_the_vllm_backend_tells_them(server):
+    flags = {"return_logprobs": True, "return_cumulative_logprob": True, "return_token_ids": True}
+    body = {"text_input": "hello", "max_tokens": 5, "exclude_input_in_output": True}
+    options = {"parameters": {"logprobs": 2, "prompt_logprobs": 0, **GREEDY}}
+    status, text = post(f"{server.http_url}/v2/models/canopy/generate", body | flags | options)
+    assert status == 200
+    answer = json.loads(text)
+    told = json.loads(answer["logprobs"])
+    assert [int(next(iter(token))) for token in told] == answer["token_ids"]
+    total = sum(next(iter(token.values()))["logprob"] for token in told)
+    assert answer["cumulative_logprob"] == pytest.approx(total, abs=1e-4)
+    assert len(json.loads(answer["prompt_logprobs"])) == len("hello")
+    by_ids = {"max_tokens": 5, "prompt_token_ids": list(byte_tokenizer().encode("hello").ids)}
+    again = ask(server.grpc_url, None, **by_ids, **GREEDY)
+    assert again.text == answer["text_output"]
 
 
 def test_flags_of_the_vllm_backend_may_ask_for_nothing(server):

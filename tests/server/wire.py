@@ -17,7 +17,13 @@ FLAGS = {
     "return_num_input_tokens": True,
     "return_num_output_tokens": True,
 }
-FLAG_NAMES = (*FLAGS, "exclude_input_in_output", "return_logprobs")
+FLAG_NAMES = (
+    *FLAGS,
+    "exclude_input_in_output",
+    "return_logprobs",
+    "return_cumulative_logprob",
+    "return_token_ids",
+)
 
 # Request id, outputs, error text, whether it is the last one.
 Response = tuple[str, dict[str, Any], str | None, bool]

@@ -80,6 +80,8 @@ def read_chunk(response: service_pb2.ModelInferResponse) -> Chunk:
 
 
 def _value(datatype: str, raw: bytes) -> Any:
+    if datatype == "INT32":
+        return struct.unpack(f"<{len(raw) // 4}i", raw)
     if datatype == "UINT32":
         return struct.unpack("<I", raw)[0]
     return raw[4:].decode("utf-8")

@@ -15,15 +15,14 @@ from canopy.engine.metrics import EngineMetrics
 from canopy.engine.output import Delta, Sink
 from canopy.engine.request import EngineSequence, GenerationRequest
 from canopy.engine.request_queue import SHUTTING_DOWN, EngineLimits, RequestQueue
+from canopy.engine.sequence_result import SequenceResult, sequence_results
 from canopy.engine.speculator import DraftedTrees, Speculator
 from canopy.engine.stage_health import STAGES, StageHealth
 from canopy.engine.stage_sync import StageSyncState
 from canopy.engine.trace import TracedStep
 from canopy.errors import Cancelled, CanopyError, ServerStopping, StageFailed
-from canopy.protocol.failures import failure_of
-from canopy.protocol.messages import Finish, Status, VerifyReply, VerifyRequest
+from canopy.protocol.messages import Status, VerifyReply, VerifyRequest
 from canopy.protocol.stages import Drafter, TreeBuilder, Verifier
-from canopy.tree.forest import split_ragged
 
 logger = logging.getLogger(__name__)
 
@@ -174,10 +173,11 @@ class Engine:
     def _commit(self, trees: DraftedTrees, reply: VerifyReply) -> None:
         self.metrics.free_blocks = int(reply.num_free_blocks[0])
         self.metrics.used_blocks = int(reply.num_used_blocks[0])
-        emitted = split_ragged(reply.emitted_token_ids, reply.num_emitted)
-        for index, sequence in enumerate(list(self._queue.running)):
+        results = sequence_results(reply)
+        step = TracedStep(self.metrics.measured_verify_ms, len(results))
+        for sequence, result in zip(list(self._queue.running), results, strict=True):
             try:
-                self._follow(sequence, trees, reply, index, emitted[index].tolist())
+                self._follow(sequence, trees, result, step)
             except Exception as error:  # whatever one sequence raises ends that one
                 logger.exception("sequence %d cannot be continued", sequence.id)
                 self._fail(sequence, CanopyError(f"the answer cannot be continued: {error!r}"))
@@ -186,42 +186,40 @@ class Engine:
         self,
         sequence: EngineSequence,
         trees: DraftedTrees,
-        reply: VerifyReply,
-        index: int,
-        token_ids: list[int],
+        result: SequenceResult,
+        step: TracedStep,
     ) -> None:
         """What the verifier says of one sequence."""
-        status = Status(int(reply.status[index]))
-        if status is Status.DECODED:
-            self._decoded(sequence, trees, reply, index, token_ids)
-        elif status is Status.PREEMPTED:
+        if result.prompt_logprobs:
+            sequence.record_prompt_logprobs(result.first_prompt_logprob, result.prompt_logprobs)
+        if result.status is Status.DECODED:
+            self._decoded(sequence, trees, result, step)
+        elif result.status is Status.PREEMPTED:
             self._preempt(sequence)
-        elif status is Status.FAILED:
-            self._fail(sequence, CanopyError(failure_of(reply, index) or "it cannot go on"))
-        elif status is Status.UNKNOWN:
+        elif result.status is Status.FAILED:
+            self._fail(sequence, CanopyError(result.failure or "it cannot go on"))
+        elif result.status is Status.UNKNOWN:
             self._start_again(sequence)
 
     def _decoded(
         self,
         sequence: EngineSequence,
         trees: DraftedTrees,
-        reply: VerifyReply,
-        index: int,
-        token_ids: list[int],
+        result: SequenceResult,
+        step: TracedStep,
     ) -> None:
         """A sequence's round: count it, take its tokens up, send what can be shown."""
-        num_accepted, num_before = int(reply.num_accepted[index]), sequence.num_emitted
-        sequence.counts.num_cached_tokens = int(reply.num_cached_tokens[index])
-        sequence.counts.add_round(trees.num_nodes(sequence), num_accepted)
-        self.metrics.record_round(trees.tree(sequence), token_ids, num_accepted)
+        num_before = sequence.num_emitted
+        sequence.counts.num_cached_tokens = result.num_cached_tokens
+        sequence.counts.add_round(trees.num_nodes(sequence), result.num_accepted)
+        self.metrics.record_round(trees.tree(sequence), result.token_ids, result.num_accepted)
         sequence.is_prefilled, sequence.num_losses = True, 0
-        delta = sequence.emit(token_ids, Finish(int(reply.finish[index])))
-        kept = token_ids[: sequence.num_emitted - num_before]
+        delta = sequence.emit(result.token_ids, result.finish, result.logprobs)
+        kept = result.token_ids[: sequence.num_emitted - num_before]
         self.metrics.record_emitted(sequence, len(kept))
         if sequence.trace is not None:
             traced = trees.traced_tree(sequence, sequence.token_ids[-len(kept) - 1])
-            step = TracedStep(self.metrics.measured_verify_ms, len(reply.status))
-            sequence.trace.add(traced, kept, num_accepted, step)
+            sequence.trace.add(traced, kept, result.num_accepted, step)
         if delta is not None:
             self._send(sequence, delta)
 

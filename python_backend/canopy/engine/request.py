@@ -2,13 +2,13 @@
 
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from canopy.engine.output import Delta, Sink
+from canopy.engine.output import Delta, Sink, TokenLogprob
 from canopy.engine.trace import RoundTrace
 from canopy.protocol.messages import Finish
 from canopy.sampling import PolicyName, SamplingParams
@@ -110,7 +110,11 @@ class EngineSequence:
         self._detokenizer = Detokenizer(self.decode, self.token_ids[-_DETOKENIZER_CONTEXT:])
         self._stop_strings = StopStrings(self.request.stop_strings)
         self._pending_text = self.request.prompt_text if self.request.prepend_prompt else ""
-        self._pending_tokens = 0
+        self._num_shown = len(self.token_ids)  # tokens behind the pieces that were made
+        self._pending_logprobs: list[TokenLogprob] = []
+        self._prompt_logprobs: list[TokenLogprob] = []
+        if self.request.params.prompt_logprobs >= 0:
+            self._prompt_logprobs.append(TokenLogprob(self.token_ids[0], None, 0, ()))
 
     @property
     def num_emitted(self) -> int:
@@ -135,7 +139,13 @@ class EngineSequence:
     def is_overdue(self) -> bool:
         return time.monotonic() - self.arrived_s > self.request.timeout_s
 
-    def emit(self, token_ids: list[int], finish: Finish) -> Delta | None:
+    def record_prompt_logprobs(self, first: int, found: Iterable[TokenLogprob]) -> None:
+        """Those of the prompt tokens from position `first` on; told again, they replace."""
+        self._prompt_logprobs[first:] = found
+
+    def emit(
+        self, token_ids: list[int], finish: Finish, logprobs: Sequence[TokenLogprob] = ()
+    ) -> Delta | None:
         """Append a round's tokens; returns what to send now, if anything.
 
         A stop string that is complete within the round ends the sequence there: later tokens of
@@ -143,16 +153,16 @@ class EngineSequence:
         """
         for index, token_id in enumerate(token_ids):
             self.token_ids.append(token_id)
-            self._pending_tokens += 1
+            self._pending_logprobs += logprobs[index : index + 1]
             is_end = finish is Finish.STOP and index == len(token_ids) - 1
             text = "" if is_end else self._detokenizer.push(token_id)
             if self._show(text):
-                return self._last_delta("stop")
+                return self._delta("stop")
         if finish is not Finish.NONE:
             if self._show(self._detokenizer.flush()):
-                return self._last_delta("stop")
+                return self._delta("stop")
             self._pending_text += self._stop_strings.flush()
-            return self._last_delta(_FINISH_REASONS[finish])
+            return self._delta(_FINISH_REASONS[finish])
         return self._delta() if self.request.stream and self._pending_text else None
 
     def _show(self, text: str) -> bool:
@@ -161,11 +171,19 @@ class EngineSequence:
         self._pending_text += shown
         return stopped
 
-    def _delta(self) -> Delta:
-        delta = Delta(self._pending_text, self._pending_tokens)
-        self._pending_text, self._pending_tokens = "", 0
-        return delta
-
-    def _last_delta(self, reason: str) -> Delta:
+    def _delta(self, finish_reason: str | None = None) -> Delta:
+        """What came since the last piece; with the report where it ends here."""
+        shown = tuple(self.token_ids[self._num_shown :])
         report = self.counts.report(self.request.params, self.request.origins)
-        return Delta(self._pending_text, self._pending_tokens, reason, report)
+        delta = Delta(
+            self._pending_text,
+            len(shown),
+            finish_reason,
+            report if finish_reason else None,
+            token_ids=shown,
+            logprobs=tuple(self._pending_logprobs),
+            prompt_logprobs=tuple(self._prompt_logprobs),
+        )
+        self._num_shown = len(self.token_ids)
+        self._pending_text, self._pending_logprobs, self._prompt_logprobs = "", [], []
+        return delta

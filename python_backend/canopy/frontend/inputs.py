@@ -6,11 +6,18 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from canopy.errors import InvalidRequest
-from canopy.frontend.neutral import PROTOCOL_PARAMETERS, UNSUPPORTED_FLAGS, without_neutral
+from canopy.frontend.neutral import PROTOCOL_PARAMETERS, without_neutral
 from canopy.frontend.request_parser import ClientRequest
 from canopy.frontend.sampling_options import parse_timeout_us
 
-OPTIONAL_OUTPUTS = ("finish_reason", "num_input_tokens", "num_output_tokens")
+OPTIONAL_OUTPUTS = (
+    "finish_reason",
+    "num_input_tokens",
+    "num_output_tokens",
+    "token_ids",
+    "cumulative_logprob",
+    "logprobs",
+)
 
 
 class InferenceInputs:
@@ -47,9 +54,6 @@ class InferenceInputs:
 
     def returned_outputs(self) -> frozenset[str]:
         """Optional outputs that the client asks for. Raises InvalidRequest."""
-        for name in UNSUPPORTED_FLAGS:
-            if self.flag(name):
-                raise InvalidRequest(f"{name} is not supported: leave it out")
         return frozenset(name for name in OPTIONAL_OUTPUTS if self.flag(f"return_{name}"))
 
     def client_request(self) -> ClientRequest:
@@ -64,6 +68,8 @@ class InferenceInputs:
             sampling_parameters=self.text("sampling_parameters"),
             request_parameters=parameters,
             timeout_us=timeout_us,
+            needs_logprobs=bool(self.flag("return_logprobs"))
+            or bool(self.flag("return_cumulative_logprob")),
         )
 
     def _parameters(self) -> dict[str, Any]:

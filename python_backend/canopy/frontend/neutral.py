@@ -20,9 +20,7 @@ VLLM_PARAMETERS: Mapping[str, tuple[Any, ...]] = {
     "include_stop_str_in_output": (False,),
     "length_penalty": (1,),
     "logits_processors": ([],),
-    "logprobs": (False,),
     "lora_name": ("",),
-    "prompt_logprobs": (False,),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
     "truncate_prompt_tokens": (),
@@ -35,8 +33,6 @@ PROTOCOL_PARAMETERS: Mapping[str, tuple[Any, ...]] = {
     "sequence_id": (0, ""),
     "sequence_start": (False,),
 }
-# Flags of the vLLM backend, which are inputs of their own.
-UNSUPPORTED_FLAGS = ("return_cumulative_logprob", "return_logprobs")
 
 
 def without_neutral(

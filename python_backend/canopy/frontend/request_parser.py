@@ -1,6 +1,6 @@
 """From what a client sent to a checked GenerationRequest."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ from canopy.config import Deployment
 from canopy.engine.request import GenerationRequest
 from canopy.errors import ContextLengthExceeded, InvalidRequest
 from canopy.frontend.messages import parse_json, parse_messages
-from canopy.frontend.sampling_options import parse_parameters, with_json_read
+from canopy.frontend.sampling_options import ClientParameters, parse_parameters, with_json_read
 from canopy.frontend.sampling_params import ModelLimits, SamplingParamsBuilder
 from canopy.grammar.compiler import GrammarCompiler
 from canopy.text.tokenizer import Tokenizer
@@ -26,6 +26,7 @@ class ClientRequest:
     sampling_parameters: bytes | None = None
     request_parameters: dict[str, Any] = field(default_factory=dict)
     timeout_us: int = 0
+    needs_logprobs: bool = False  # an output that is made of them was asked for
 
 
 class RequestParser:
@@ -55,11 +56,13 @@ class RequestParser:
         """Raises InvalidRequest, with a text that says what to change."""
         parameters = _merged_parameters(client)
         given = parse_parameters(parameters, self._model.defaults)
+        if client.needs_logprobs and given.logprobs is None:
+            given = replace(given, logprobs=0)
         is_excluded = client.exclude_input_in_output
         if client.stream and is_excluded is False:
             raise InvalidRequest("exclude_input_in_output = false cannot be had when streaming")
-        prompt_text, token_ids = self._prompt(client, given.allow_special_tokens)
-        prepends = not client.stream and not is_excluded and client.text_input is not None
+        prompt_text, token_ids = self._prompt(client, given)
+        is_prepended = not client.stream and not is_excluded and client.text_input is not None
         timeouts = [self._deployment.limits.request_timeout_s]
         if client.timeout_us > 0:
             timeouts.append(client.timeout_us / 1e6)
@@ -69,27 +72,20 @@ class RequestParser:
             params=self._sampling.build(given, len(token_ids), self._default_max_tokens(client)),
             stop_strings=given.stop,
             stream=client.stream,
-            prepend_prompt=prepends,
+            prepend_prompt=is_prepended or given.echo,
             timeout_s=min(timeouts),
             trace=given.trace,
             origins=self._sampling.origins(parameters),
         )
 
-    def _prompt(self, client: ClientRequest, allow_special_tokens: bool) -> tuple[str, list[int]]:
-        if (client.text_input is None) == (client.messages is None):
+    def _prompt(self, client: ClientRequest, given: ClientParameters) -> tuple[str, list[int]]:
+        sent = [client.text_input, client.messages, given.prompt_token_ids or None]
+        if sum(prompt is not None for prompt in sent) != 1:
             raise InvalidRequest(
-                "send either text_input or messages; messages is a string that holds a JSON list"
+                "send one of text_input, messages and prompt_token_ids; messages is a string that "
+                "holds a JSON list"
             )
-        if client.messages is not None:
-            self._check_size(client.messages, "messages")
-            messages = parse_messages(client.messages)
-            text = self._tokenizer.render_chat(messages, allow_special_tokens)
-            token_ids = self._tokenizer.encode_rendered(text)
-        elif not allow_special_tokens:
-            raise InvalidRequest("allow_special_tokens = false goes with messages alone")
-        else:
-            text = self._decode(client.text_input or b"", "text_input")
-            token_ids = self._tokenizer.encode(text)
+        text, token_ids = self._encoded(client, given)
         if not token_ids:
             raise InvalidRequest("the prompt is empty")
         if len(token_ids) > self.max_context_length:
@@ -99,6 +95,20 @@ class RequestParser:
             )
         self._check_known(token_ids)
         return text, token_ids
+
+    def _encoded(self, client: ClientRequest, given: ClientParameters) -> tuple[str, list[int]]:
+        if client.messages is not None:
+            self._check_size(client.messages, "messages")
+            messages = parse_messages(client.messages)
+            text = self._tokenizer.render_chat(messages, given.allow_special_tokens)
+            return text, self._tokenizer.encode_rendered(text)
+        if not given.allow_special_tokens:
+            raise InvalidRequest("allow_special_tokens = false goes with messages alone")
+        if given.prompt_token_ids:
+            token_ids = list(given.prompt_token_ids)
+            return self._tokenizer.decode(token_ids), token_ids
+        text = self._decode(client.text_input or b"", "text_input")
+        return text, self._tokenizer.encode(text)
 
     def _check_known(self, token_ids: list[int]) -> None:
         """A tokenizer may have tokens, such as a `[PAD]`, that its model was never given."""

@@ -10,6 +10,7 @@ import triton_python_backend_utils as pb_utils
 from canopy.engine.output import Delta
 from canopy.frontend.reply import Reply
 from canopy.frontend.response_thread import ResponseThread
+from canopy.frontend.token_texts import TokenTexts
 
 
 class TritonSink(Reply):
@@ -22,11 +23,14 @@ class TritonSink(Reply):
         request_id: str = "",
         returned_outputs: Collection[str] = (),
         num_input_tokens: int = 0,
+        token_texts: TokenTexts | None = None,
     ) -> None:
+        """token_texts: spells log-probs, where they are asked for."""
         super().__init__(sender, response_thread)
         self.request_id = request_id
         self._returned = returned_outputs
         self._num_input_tokens = num_input_tokens
+        self._token_texts = token_texts
 
     def send(self, delta: Delta) -> None:
         """One response; the last one carries the speculation report."""
@@ -40,10 +44,28 @@ class TritonSink(Reply):
             tensors.append(_count("num_input_tokens", self._num_input_tokens))
         if "num_output_tokens" in self._returned:
             tensors.append(_count("num_output_tokens", delta.num_tokens))
+        if "token_ids" in self._returned:
+            tensors.append(pb_utils.Tensor("token_ids", np.array(delta.token_ids, np.int32)))
+        if "cumulative_logprob" in self._returned:
+            total = sum(token.logprob or 0.0 for token in delta.logprobs)
+            tensors.append(pb_utils.Tensor("cumulative_logprob", np.array([total], np.float32)))
+        tensors += self._logprobs(delta)
         if delta.report is not None:
             tensors.append(_string("speculation", json.dumps(delta.report)))
         if delta.rounds is not None:
             tensors.append(_string("trace", json.dumps(delta.rounds)))
+        return tensors
+
+    def _logprobs(self, delta: Delta) -> list[Any]:
+        if self._token_texts is None:
+            return []
+        tensors = []
+        if delta.logprobs:
+            told = self._token_texts.logprobs(delta.logprobs)
+            tensors.append(_string("logprobs", json.dumps(told)))
+        if delta.prompt_logprobs:
+            of_prompt = self._token_texts.logprobs(delta.prompt_logprobs)
+            tensors.append(_string("prompt_logprobs", json.dumps(of_prompt)))
         return tensors
 
 

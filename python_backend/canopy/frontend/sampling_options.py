@@ -14,14 +14,20 @@ from canopy.config import ACCEPTANCE_MODES, POLICIES
 from canopy.errors import InvalidRequest
 from canopy.frontend.neutral import VLLM_PARAMETERS, without_neutral
 from canopy.grammar.structured_output import grammar_of
-from canopy.sampling import LEAST_FLOAT32, MAX_NODE_BUDGET, MAX_PENALTY, MAX_TEMPERATURE
+from canopy.sampling import (
+    LEAST_FLOAT32,
+    MAX_LOGPROBS,
+    MAX_NODE_BUDGET,
+    MAX_PENALTY,
+    MAX_TEMPERATURE,
+)
 
 MAX_STOP_STRINGS = 32
 MAX_STOP_TOKEN_IDS = 256
 MAX_INT32 = (1 << 31) - 1
 MAX_BIASES = 4096
 MAX_BAD_WORDS = 256
-LISTS = frozenset({"stop", "stop_token_ids", "bad_words", "allowed_token_ids"})
+LISTS = frozenset({"stop", "stop_token_ids", "bad_words", "allowed_token_ids", "prompt_token_ids"})
 OBJECTS = frozenset({"logit_bias", "structured_outputs"})
 INPUTS = frozenset({"messages", "text_input", "stream", "exclude_input_in_output"})
 
@@ -44,6 +50,10 @@ class ClientParameters:
     logit_bias: tuple[tuple[int, float], ...] = ()
     bad_words: tuple[str, ...] = ()
     allowed_token_ids: tuple[int, ...] = ()
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    prompt_token_ids: tuple[int, ...] = ()
+    echo: bool = False
     structured_outputs: str = ""  # the grammar of canopy.grammar.structured_output
     seed: int | None = None
     max_tokens: int | None = None
@@ -187,12 +197,19 @@ def _texts(most: int) -> Callable[[str, Any], tuple[str, ...]]:
     return parse
 
 
-def _allowed_token_ids(name: str, value: Any) -> tuple[int, ...]:
-    """An empty list allows all, as null does."""
+def _token_ids(name: str, value: Any) -> tuple[int, ...]:
+    """An empty list says nothing, as null does."""
     if not isinstance(value, list):
         raise _refuse(name, value, "a list of token ids")
     parse = _integer(0, MAX_INT32, "a list of token ids")
-    return tuple(dict.fromkeys(parse(name, token_id) for token_id in value))
+    return tuple(parse(name, token_id) for token_id in value)
+
+
+def _num_logprobs(name: str, value: Any) -> int | None:
+    """False asks for none, as null does; 0 for that of the token itself."""
+    expected = f"an integer from 0 to {MAX_LOGPROBS}"
+    is_false = value is False or (isinstance(value, str) and value.lower() == "false")
+    return None if is_false else _integer(0, MAX_LOGPROBS, expected)(name, value)
 
 
 def _logit_bias(name: str, value: Any) -> tuple[tuple[int, float], ...]:
@@ -224,7 +241,11 @@ _PARSERS: dict[str, Callable[[str, Any], Any]] = {
     "frequency_penalty": _number(-2.0, 2.0, "a number from -2 to 2"),
     "logit_bias": _logit_bias,
     "bad_words": _texts(MAX_BAD_WORDS),
-    "allowed_token_ids": _allowed_token_ids,
+    "allowed_token_ids": _token_ids,
+    "logprobs": _num_logprobs,
+    "prompt_logprobs": _num_logprobs,
+    "prompt_token_ids": _token_ids,
+    "echo": _boolean,
     "structured_outputs": lambda _, value: grammar_of(value),
     "seed": _seed,
     "max_tokens": _integer(1, MAX_INT32, f"an integer from 1 to {MAX_INT32}"),

@@ -20,6 +20,7 @@ from canopy.frontend.request_parser import RequestParser
 from canopy.frontend.response_stream import TritonSink
 from canopy.frontend.response_thread import ResponseThread
 from canopy.frontend.stage_restart import restart_stage
+from canopy.frontend.token_texts import TokenTexts
 from canopy.frontend.triton_metrics import MetricsPublisher
 from canopy.grammar.target import target_grammars
 from canopy.model_store.folders import model_folder
@@ -43,7 +44,9 @@ class EntryService:
         stages = Stages(BlsDrafter(), tree_builder, verifier, restart, ping)
         self._refiner = ProfileRefiner.of(deployment, verifier, limits.vocab_size)
         self._model_name = folder.name
-        self._parser = RequestParser(deployment, limits, tokenizer, target_grammars(folder))
+        grammars = target_grammars(folder)
+        self._parser = RequestParser(deployment, limits, tokenizer, grammars)
+        self._token_texts = TokenTexts(tokenizer, grammars)
         self._engine = Engine(stages, engine_limits(deployment), tokenizer.decode)
         self._metrics = MetricsPublisher(self._engine.metrics, deployment.server.metrics_interval_s)
         self._response_thread = ResponseThread()
@@ -69,9 +72,13 @@ class EntryService:
             return
         returned = inputs.returned_outputs()
         parsed = self._parser.parse(inputs.client_request())
-        num_input_tokens = len(parsed.prompt_token_ids)
         sink = TritonSink(
-            sender, self._response_thread, inputs.request_id(), returned, num_input_tokens
+            sender,
+            self._response_thread,
+            inputs.request_id(),
+            returned,
+            len(parsed.prompt_token_ids),
+            self._token_texts,
         )
         self._sinks.add(sink)
         self._engine.submit(parsed, sink)

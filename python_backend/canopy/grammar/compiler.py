@@ -45,6 +45,10 @@ class GrammarCompiler:
             compiled = self._compile(grammar)
         return GrammarMatcher(compiled.deep_copy(), self._vocabulary.vocab_size)
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """What a token adds to a text."""
+        return bytes(self._vocabulary.decode_bytes([token_id]))
+
     def _compile(self, grammar: str) -> llguidance.LLMatcher:
         compiled = llguidance.LLMatcher(self._vocabulary, grammar, log_level=0, limits=LIMITS)
         if reason := compiled.get_error():

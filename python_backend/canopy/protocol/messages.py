@@ -55,6 +55,8 @@ class SequenceChanges:
     started_repetition_penalties: np.ndarray = _array(np.float32)  # [N]
     started_presence_penalties: np.ndarray = _array(np.float32)  # [N]
     started_frequency_penalties: np.ndarray = _array(np.float32)  # [N]
+    started_logprobs: np.ndarray = _array(np.int32)  # [N]
+    started_prompt_logprobs: np.ndarray = _array(np.int32)  # [N]
     started_acceptances: np.ndarray = _array(np.int32)  # [N] sampling.Acceptance
     started_policies: np.ndarray = _array(np.int32)  # [N] sampling.PolicyName
     started_node_budgets: np.ndarray = _array(np.int32)  # [N]
@@ -209,6 +211,19 @@ class VerifyReply:
     # UTF-8, why each sequence failed; empty fields where none did.
     failure_lengths: np.ndarray = _array(np.int32)  # [S]
     failures: np.ndarray = _array(np.uint8)  # [sum(failure_lengths)]
+    # Log-probs of emitted tokens, and of the prompt's tokens from a position on; empty fields where
+    # nobody asks. See canopy.protocol.logprobs: W is 1 + the likeliest tokens that are told.
+    logprob_lengths: np.ndarray = _array(np.int32)  # [S] tokens
+    logprob_widths: np.ndarray = _array(np.int32)  # [S] W
+    logprob_token_ids: np.ndarray = _array(np.int32)  # [sum(lengths * W)]
+    logprobs: np.ndarray = _array(np.float32)  # [sum(lengths * W)]
+    logprob_ranks: np.ndarray = _array(np.int32)  # [sum(lengths)]
+    prompt_logprob_starts: np.ndarray = _array(np.int32)  # [S] position of the first token
+    prompt_logprob_lengths: np.ndarray = _array(np.int32)
+    prompt_logprob_widths: np.ndarray = _array(np.int32)
+    prompt_logprob_token_ids: np.ndarray = _array(np.int32)
+    prompt_logprobs: np.ndarray = _array(np.float32)
+    prompt_logprob_ranks: np.ndarray = _array(np.int32)
     # Hidden states of positions that this step computed and the sequence keeps; empty fields
     # where no drafter reads them.
     hidden_state_starts: np.ndarray = _array(np.int32)  # [S] position of the first

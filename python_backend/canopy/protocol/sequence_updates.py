@@ -24,6 +24,8 @@ _SCALARS = {
     "started_repetition_penalties": "repetition_penalty",
     "started_presence_penalties": "presence_penalty",
     "started_frequency_penalties": "frequency_penalty",
+    "started_logprobs": "logprobs",
+    "started_prompt_logprobs": "prompt_logprobs",
     "started_acceptances": "acceptance",
     "started_policies": "policy",
     "started_node_budgets": "node_budget",

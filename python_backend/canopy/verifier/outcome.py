@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from canopy.acceptance.result import VerificationResult
 from canopy.logits_processors.edits import LogitEdits, concatenated
 from canopy.models.step_batch import Segment, to_float16
 from canopy.protocol.hidden_states import HiddenStates
+from canopy.protocol.logprobs import TokenLogprobs
 from canopy.protocol.messages import Finish, Status
 from canopy.text.truncation import truncate
 from canopy.tree.forest import offsets_of, split_ragged
@@ -33,6 +34,9 @@ class Outcome:
         None  # of what the sequence keeps, where a drafter reads them
     )
     reason: str = ""  # why it failed
+    logprobs: TokenLogprobs = field(default_factory=TokenLogprobs.none)  # of what was emitted
+    prompt_logprobs: TokenLogprobs = field(default_factory=TokenLogprobs.none)
+    first_prompt_logprob: int = 0  # position of the first of them
 
     @property
     def computed(self) -> np.ndarray:

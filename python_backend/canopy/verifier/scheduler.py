@@ -18,6 +18,9 @@ from canopy.models.step_batch import Segment
 from canopy.sampling import SamplingParams
 from canopy.tree import DraftTree, ProposalRow
 
+# Logits of prompt rows take room: so many at once of a sequence whose prompt is scored.
+MAX_SCORED_ROWS = 64
+
 
 @dataclass
 class TargetSequence:
@@ -29,6 +32,11 @@ class TargetSequence:
     params: SamplingParams
     num_cached_tokens: int = 0
     processor: LogitsProcessor | None = None  # where its options change logits
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether log-probs of its prompt are still owed."""
+        return self.params.prompt_logprobs >= 0 and self.num_emitted == 0
 
 
 @dataclass(frozen=True)
@@ -60,8 +68,24 @@ class ScheduledSequence:
             self.verify_input.sequence.token_ids
         )
 
+    @property
+    def num_scored(self) -> int:
+        """First rows of the chain whose logits score the prompt token that follows."""
+        is_asked = self.verify_input.sequence.scores_prompt
+        return self.num_chain_tokens - self.completes_prefill if is_asked else 0
+
+    @property
+    def scored_token_ids(self) -> list[int]:
+        first = self.num_committed + 1
+        return self.verify_input.sequence.token_ids[first : first + self.num_scored]
+
+    @property
+    def num_node_logits(self) -> int:
+        """Rows of the anchor and the drafted nodes."""
+        return self.verify_input.tree.num_nodes + 1 if self.completes_prefill else 0
+
     def segment(self, block_table: Sequence[int]) -> Segment:
-        """The rows; those from the anchor on want logits."""
+        """The rows; those from the anchor on want logits, and those that score the prompt."""
         tree, end = self.verify_input.tree, self.num_committed + self.num_chain_tokens
         chain = self.verify_input.sequence.token_ids[self.num_committed : end]
         anchor_row = self.num_chain_tokens - 1
@@ -71,7 +95,9 @@ class ScheduledSequence:
             block_table=block_table,
             token_ids=np.concatenate([chain, tree.token_ids[1:]]),
             parents=np.concatenate([np.arange(-1, anchor_row), anchor_row + tree.parents[1:]]),
-            logit_rows=np.arange(anchor_row if self.completes_prefill else num_rows, num_rows),
+            logit_rows=np.concatenate(
+                [np.arange(self.num_scored), np.arange(num_rows - self.num_node_logits, num_rows)]
+            ),
         )
 
 
@@ -101,6 +127,8 @@ def schedule(
         num_chain_tokens = len(verify_input.sequence.token_ids) - num_committed
         if num_chain_tokens > 1:
             num_chain_tokens = min(num_chain_tokens, num_chunk_tokens_left)
+            if verify_input.sequence.scores_prompt:
+                num_chain_tokens = min(num_chain_tokens, MAX_SCORED_ROWS)
             num_chunk_tokens_left -= num_chain_tokens
         if num_chain_tokens == 0:
             continue

@@ -26,12 +26,14 @@ from canopy.models.decoder import Decoder
 from canopy.models.step_batch import AuxHiddenStates, Segment, assemble_step
 from canopy.protocol.failures import failure_fields
 from canopy.protocol.hidden_states import HiddenStateLayers, reply_fields
+from canopy.protocol.logprobs import pack_logprobs
 from canopy.protocol.messages import Status, VerifyReply, VerifyRequest
 from canopy.protocol.proposals import unpack_rows
 from canopy.protocol.sequence_updates import Started, StartedSequence, started_sequences
 from canopy.tree import DraftTree, ProposalRow
 from canopy.tree.forest import offsets_of, split_ragged
 from canopy.verifier.admission import TargetLimits
+from canopy.verifier.logprobs import attach_logprobs, take_apart
 from canopy.verifier.outcome import (
     Outcome,
     accepted_moves,
@@ -115,7 +117,7 @@ class TargetVerifier:
         for sequence_id in [*finished_ids.tolist(), *started.refused]:
             self._drop(sequence_id)
         self._refused |= started.refused
-        num_spared = self._aux_layers.num_spared_blocks if self._aux_layers else 0
+        num_kept = self._aux_layers.num_spared_blocks if self._aux_layers else 0
         for new in started.sequences:
             self._drop(new.sequence_id)
             try:
@@ -125,6 +127,8 @@ class TargetVerifier:
                 self._refused[new.sequence_id] = str(error)
                 continue
             self._sequences[new.sequence_id] = sequence
+            # The log-probs of a prompt come from computing all of it.
+            num_spared = len(new.token_ids) if sequence.scores_prompt else num_kept
             sequence.num_cached_tokens = self.blocks.start(
                 new.sequence_id, new.token_ids, num_spared=num_spared
             )
@@ -182,13 +186,15 @@ class TargetVerifier:
             for scheduled in scheduled_sequences
             if scheduled.completes_prefill
         ]
+        step = take_apart(scheduled_sequences, logits)
         edits, reasons = logit_edits(scheduled_sequences)
-        apply_edits(logits, edits)
-        results = iter(self._acceptor.accept(candidates, logits))
+        apply_edits(step.of_nodes, edits)
+        results = iter(self._acceptor.accept(candidates, step.of_nodes))
         outcomes = [
             to_outcome(scheduled, next(results) if scheduled.completes_prefill else None, reasons)
             for scheduled in scheduled_sequences
         ]
+        outcomes = attach_logprobs(scheduled_sequences, outcomes, step)
         if self._aux_layers:
             outcomes = attach_hidden_states(
                 scheduled_sequences, segments, outcomes, states, self._aux_layers.window
@@ -255,6 +261,9 @@ class TargetVerifier:
             num_free_blocks=np.array([self.blocks.num_free], np.int32),
             num_used_blocks=np.array([self.blocks.num_used], np.int32),
             **failure_fields([o.reason for o in outcomes]),
+            **pack_logprobs([o.logprobs for o in outcomes]),
+            **pack_logprobs([o.prompt_logprobs for o in outcomes], "prompt_"),
+            prompt_logprob_starts=np.array([o.first_prompt_logprob for o in outcomes], np.int32),
             **reply_fields([o.hidden_states for o in outcomes], window),
         )
 
