@@ -5,7 +5,7 @@ cancelled, leaves behind a task that tells the server and reads the answer to it
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -92,6 +92,31 @@ class AsyncClient:
         Empty for a service that does not tell. Raises a ClientError.
         """
         return await self._session.describe()
+
+    async def tokenize(
+        self,
+        prompt: str | None = None,
+        messages: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        add_special_tokens: bool = True,
+        **options: Unpack[SamplingOptions],
+    ) -> list[int]:
+        """The tokens of a prompt or of a rendered chat. Raises a ClientError.
+
+        add_special_tokens: those that the model expects around a prompt. options: of the chat
+        template, such as `tools`.
+        """
+        asked = {"text": prompt, "messages": messages, "parameters": options}
+        operation = {"op": "tokenize", "add_special_tokens": add_special_tokens, **asked}
+        reply = await self._session.control(operation)
+        token_ids: list[int] = reply["token_ids"]
+        return token_ids
+
+    async def detokenize(self, token_ids: Sequence[int]) -> str:
+        """The text of tokens. Raises a ClientError."""
+        operation = {"op": "detokenize", "token_ids": list(token_ids)}
+        text: str = (await self._session.control(operation))["text"]
+        return text
 
     async def models(self) -> list[ModelState]:
         """Every model that the server knows of, the stages of a pipeline included."""

@@ -29,6 +29,10 @@ class SamplingOptions(TypedDict, total=False):
     prompt_logprobs: int  # the same with each token of the prompt
     return_token_ids: bool
     echo: bool  # the answer begins with the prompt
+    tools: Sequence[Mapping[str, Any]]  # told to the chat template, as OpenAI declares them
+    chat_template_kwargs: Mapping[str, Any]
+    add_generation_prompt: bool
+    continue_final_message: bool  # the answer goes on where the last message ends
     structured_outputs: Mapping[str, Any]  # one of json, json_object, regex, choice, grammar
     seed: int
     max_tokens: int

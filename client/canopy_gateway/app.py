@@ -20,6 +20,7 @@ from canopy_gateway.request_guard import RequestGuard
 from canopy_gateway.responses import model_card
 from canopy_gateway.schema import ChatRequest, CompletionRequest
 from canopy_gateway.settings import GatewaySettings
+from canopy_gateway.tokenization import DetokenizeRequest, TokenizeRequest
 
 _READ = ["GET", "HEAD"]
 
@@ -65,6 +66,14 @@ def _add_routes(app: FastAPI, settings: GatewaySettings) -> None:
     @app.post("/v1/completions")
     async def complete(body: CompletionRequest, request: Request) -> Response:
         return await app.state.completer.complete(body, request.state.api_key)
+
+    @app.post("/tokenize")
+    async def tokenize(body: TokenizeRequest) -> Response:
+        return await app.state.completer.tokenize(body)
+
+    @app.post("/detokenize")
+    async def detokenize(body: DetokenizeRequest) -> Response:
+        return await app.state.completer.detokenize(body)
 
     @app.api_route("/v1/models", methods=_READ)
     async def models() -> Response:

@@ -1,5 +1,6 @@
 """From a checked request to its answer: one stream of the server per choice."""
 
+import json
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from starlette.responses import Response
 
 from canopy_client import NO_RETRY, AsyncClient, AsyncTextStream, ClientError, Completion
 from canopy_gateway.answers import Admission, Answers, choice_seed
+from canopy_gateway.chat_answer import ChatAnswer, answer_parser
 from canopy_gateway.errors import APIError
 from canopy_gateway.event_stream import EventStream
 from canopy_gateway.json_text import JsonResponse
@@ -17,6 +19,10 @@ from canopy_gateway.logprobs import mean_logprob
 from canopy_gateway.responses import ChatShape, CompletionShape, Head, Shape, usage_of
 from canopy_gateway.schema import ChatRequest, CompletionRequest, SamplingRequest
 from canopy_gateway.settings import GatewaySettings
+from canopy_gateway.tokenization import DetokenizeRequest, TokenizeRequest
+from canopy_gateway.tools.schema import NamedTool
+
+_DESCRIPTION_MAX_AGE_S = 30.0
 
 Start = Callable[..., AsyncTextStream]
 
@@ -36,6 +42,8 @@ class CompletionHandler:
     """Answers chats and completions."""
 
     def __init__(self, client: AsyncClient, settings: GatewaySettings) -> None:
+        self._described: dict[str, Any] = {}
+        self._described_s = 0.0
         self._client = client
         self._settings = settings
         self._admission = Admission(
@@ -51,13 +59,46 @@ class CompletionHandler:
         except ClientError:
             return {}
 
+    async def _description(self) -> dict[str, Any]:
+        """The last one; asked for anew now and then, since a server may change its model."""
+        age_s = time.monotonic() - self._described_s
+        if not self._described or age_s > _DESCRIPTION_MAX_AGE_S:
+            self._described = await self.describe() or self._described
+            self._described_s = time.monotonic()
+        return self._described
+
+    async def tokenize(self, request: TokenizeRequest) -> Response:
+        """Raises APIError and ClientError."""
+        self._check_model(request.model or self._settings.names[0])
+        token_ids = await self._client.tokenize(**request.arguments())
+        described = await self._description()
+        return JsonResponse(
+            {
+                "count": len(token_ids),
+                "max_model_len": described.get("max_context_length"),
+                "tokens": token_ids,
+            }
+        )
+
+    async def detokenize(self, request: DetokenizeRequest) -> Response:
+        """Raises APIError and ClientError."""
+        self._check_model(request.model or self._settings.names[0])
+        return JsonResponse({"prompt": await self._client.detokenize(request.tokens)})
+
     async def chat(self, request: ChatRequest, api_key: str) -> Response:
         """Raises APIError and ClientError."""
         messages = [message.for_server() for message in request.messages]
-        self._check_size(sum(len(m["content"].encode()) for m in messages), "messages")
+        self._check_size(len(json.dumps(messages, ensure_ascii=False).encode()), "messages")
+        form = (await self._description()).get("chat", {})
+        answer_parser(request, form, self._settings)  # refused before anything runs
         allowed = self._settings.allow_special_tokens
         start = partial(self._client.stream_chat, messages, allow_special_tokens=allowed)
-        return await self._answer(request, [start], ChatShape(request.num_logprobs), api_key)
+        is_named = isinstance(request.tool_choice, NamedTool)
+        shape = ChatShape(
+            request.num_logprobs,
+            lambda: ChatAnswer(answer_parser(request, form, self._settings), is_named),
+        )
+        return await self._answer(request, [start], shape, api_key)
 
     async def complete(self, request: CompletionRequest, api_key: str) -> Response:
         """Raises APIError and ClientError."""

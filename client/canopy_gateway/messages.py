@@ -7,7 +7,7 @@ marks for a cache are dropped, and fields that hold text are accepted only where
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import field_validator, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from canopy_gateway.neutral import without_neutral
 from canopy_gateway.strict import Strict, Text
@@ -33,7 +33,6 @@ _IGNORED_FIELDS = frozenset(
         "stop_reason",
         "timestamp",
         "token_ids",
-        "tool_call_id",
         "usage",
         "weight",
     }
@@ -45,11 +44,9 @@ _NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
     "partial": (False,),
     "prefix": (False,),
     "reasoning": ("",),
-    "reasoning_content": ("",),
     "reasoning_details": ([],),
     "refusal": ("",),
     "thinking_blocks": ([],),
-    "tool_calls": ([],),
 }
 _OTHER_MEDIA = {
     "audio": "audio",
@@ -63,12 +60,30 @@ _OTHER_MEDIA = {
 }
 
 
+class CalledFunction(BaseModel):
+    """Of a call in the history."""
+
+    name: Text
+    arguments: Text  # JSON
+
+
+class ToolCall(BaseModel):
+    """A call in the history; what else a provider put there is left out."""
+
+    id: Text = ""
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
 class ChatMessage(Strict):
     """One turn of a chat; content parts are joined."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Text
     name: Text | None = None
+    tool_calls: list[ToolCall] = Field(default_factory=list)
+    tool_call_id: Text | None = None
+    reasoning_content: Text | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -89,10 +104,13 @@ class ChatMessage(Strict):
         return content
 
     def for_server(self) -> dict[str, Any]:
-        """Role and text; "developer" is the newer word for "system"."""
+        """What a chat template reads; "developer" is the newer word for "system"."""
         role = "system" if self.role == "developer" else self.role
-        message = {"role": role, "content": self.content}
-        return message if self.name is None else {**message, "name": self.name}
+        message: dict[str, Any] = {"role": role, "content": self.content}
+        if self.tool_calls:
+            message["tool_calls"] = [call.model_dump() for call in self.tool_calls]
+        texts = ("name", "tool_call_id", "reasoning_content")
+        return message | {name: getattr(self, name) for name in texts if getattr(self, name)}
 
 
 def _text_of(part: Any) -> str:

@@ -14,7 +14,6 @@ from pydantic_core import PydanticCustomError
 IGNORED_FIELDS = frozenset(
     {
         "metadata",
-        "parallel_tool_calls",
         "prediction",  # a hint for speed: the answer is the same without it
         "prompt_cache_key",
         "prompt_cache_retention",
@@ -27,10 +26,7 @@ IGNORED_FIELDS = frozenset(
 )
 # Not offered: each with the values that ask for nothing. Null always does.
 NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
-    "add_generation_prompt": (True,),
     "audio": (),
-    "chat_template_kwargs": ({},),
-    "continue_final_message": (False,),
     "documents": ([],),
     "function_call": ("none", "auto"),
     "functions": ([],),
@@ -43,8 +39,6 @@ NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
     "suffix": ("",),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
     "use_beam_search": (False,),
     "verbosity": ("medium",),
     "web_search_options": (),

@@ -1,12 +1,14 @@
 """What is answered: objects as OpenAI's clients read them, and the speculation report beside."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from canopy_client import Chunk, Completion
+from canopy_gateway.chat_answer import ChatAnswer
 from canopy_gateway.logprobs import chat_logprobs, length_of, text_logprobs
+from canopy_gateway.tools.reasoning import PlainAnswer
 
 
 @dataclass(frozen=True)
@@ -37,9 +39,17 @@ class ChatShape:
 
     prefix = "chatcmpl"
 
-    def __init__(self, num_logprobs: int | None = None) -> None:
-        """num_logprobs: likeliest tokens told with each token; None: not even its own."""
+    def __init__(
+        self,
+        num_logprobs: int | None = None,
+        new_answer: Callable[[], ChatAnswer] = lambda: ChatAnswer(PlainAnswer()),
+    ) -> None:
+        """num_logprobs: likeliest tokens told with each token; None: not even its own.
+
+        new_answer: reads one choice.
+        """
         self._num_logprobs = num_logprobs
+        self._answers: defaultdict[int, ChatAnswer] = defaultdict(new_answer)
 
     def _logprobs(self, part: Chunk | Completion) -> dict[str, Any] | None:
         if self._num_logprobs is None:
@@ -53,9 +63,9 @@ class ChatShape:
         choices = [
             {
                 "index": index,
-                "message": {"role": "assistant", "content": completion.text, "refusal": None},
+                "message": self._answers[index].message(completion.text),
                 "logprobs": self._logprobs(completion),
-                "finish_reason": completion.finish_reason,
+                "finish_reason": self._answers[index].finish_reason(completion.finish_reason),
                 "speculation": completion.speculation,
                 **_tokens_of(completion),
             }
@@ -65,14 +75,17 @@ class ChatShape:
 
     def piece(self, head: Head, index: int, chunk: Chunk, is_first: bool) -> dict[str, Any]:
         """One chunk of a choice; the first says who speaks, the last how the answer ended."""
-        delta = {"role": "assistant"} if is_first else {}
-        if chunk.text or chunk.rounds or is_first:
-            delta["content"] = chunk.text
+        answer = self._answers[index]
+        delta = answer.delta(chunk.text, chunk.is_last)
+        if is_first or chunk.rounds:
+            delta = {"content": ""} | delta
+        if is_first:
+            delta = {"role": "assistant"} | delta
         choice: dict[str, Any] = {
             "index": index,
             "delta": delta,
             "logprobs": self._logprobs(chunk),
-            "finish_reason": chunk.finish_reason,
+            "finish_reason": answer.finish_reason(chunk.finish_reason),
             **_tokens_of(chunk),
         }
         if chunk.rounds:

@@ -12,6 +12,7 @@ from canopy_client import SamplingOptions
 from canopy_gateway.messages import ChatMessage
 from canopy_gateway.neutral import IGNORED_FIELDS, NEUTRAL_VALUES, without_neutral
 from canopy_gateway.strict import Integer, Strict, Text
+from canopy_gateway.tools.schema import NamedTool, Tool, ToolChoice, schema_of_calls
 
 _SENT = object()
 _Value = TypeVar("_Value")
@@ -157,6 +158,12 @@ class ChatRequest(SamplingRequest):
     trace: Sent[bool] = None  # pieces carry the draft trees of their rounds
     messages: list[ChatMessage] = Field(min_length=1)
 
+    tools: list[Tool] = Field(default_factory=list)
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool = True
+    chat_template_kwargs: Sent[dict[str, Any]] = None
+    add_generation_prompt: Sent[bool] = None
+    continue_final_message: Sent[bool] = None
     logprobs: bool = False
     top_logprobs: NumLogprobs = 0
 
@@ -166,9 +173,50 @@ class ChatRequest(SamplingRequest):
             raise ValueError("top_logprobs goes with logprobs = true")
         return self
 
+    @model_validator(mode="after")
+    def _tools_that_are_there(self) -> "ChatRequest":
+        names = [tool.function.name for tool in self.tools]
+        if len(set(names)) < len(names):
+            raise ValueError("two tools have the same name")
+        if self.forced_tools and not self.tools:
+            raise ValueError("tool_choice goes with tools")
+        chosen = self.tool_choice
+        if isinstance(chosen, NamedTool) and chosen.function.name not in names:
+            raise ValueError(f"tool_choice names no tool: {chosen.function.name}")
+        if self.forced_tools and (self.structured_outputs or self.response_format):
+            raise ValueError("a tool call that is required leaves no room for another form")
+        return self
+
+    @property
+    def forced_tools(self) -> bool:
+        """Whether the answer must be a call."""
+        return self.tool_choice not in (None, "auto", "none")
+
+    @property
+    def offered_tools(self) -> list[Tool]:
+        """Those that the model is told of."""
+        return [] if self.tool_choice == "none" else self.tools
+
+    @property
+    def max_calls(self) -> int | None:
+        return None if self.parallel_tool_calls else 1
+
     @property
     def num_logprobs(self) -> int | None:
         return self.top_logprobs if self.logprobs else None
+
+    def options(self) -> SamplingOptions:
+        """As of every request; a call that must come is the form of the whole answer."""
+        options = super().options()
+        if self.offered_tools:
+            options["tools"] = [tool.for_template() for tool in self.offered_tools]
+        if isinstance(self.tool_choice, NamedTool):
+            name = self.tool_choice.function.name
+            [tool] = [tool for tool in self.tools if tool.function.name == name]
+            options["structured_outputs"] = {"json": tool.function.parameters}
+        elif self.forced_tools:
+            options["structured_outputs"] = {"json": schema_of_calls(self.tools, self.max_calls)}
+        return options
 
     @model_validator(mode="after")
     def _a_trace_needs_a_stream(self) -> "ChatRequest":

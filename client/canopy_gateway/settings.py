@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from canopy_client.types import Tls
+from canopy_gateway.tools.formats import FORMATS
 
 
 def _setting(default: Any, option: str, text: str, is_secret: bool = False) -> Any:
@@ -60,6 +61,18 @@ class GatewaySettings:
         "allow-special-tokens",
         "Special tokens within the messages of a chat count, so that they can forge turns.",
     )
+    tool_call_parser: str = _setting(
+        "auto",
+        "tool-call-parser",
+        "How the model writes tool calls: hermes (also Qwen), llama3, mistral or none. auto: as "
+        "its chat template tells.",
+    )
+    reasoning_parser: str = _setting(
+        "auto",
+        "reasoning-parser",
+        "think: what stands between <think> and </think> is reasoning; none: it is text. auto: as "
+        "the model's chat template tells.",
+    )
     max_concurrent: int = _setting(64, "max-concurrent", "Answers at once; beyond, 429.")
     max_concurrent_per_key: int | None = _setting(
         None, "max-concurrent-per-key", "Answers at once for one API key; beyond, 429."
@@ -83,6 +96,15 @@ class GatewaySettings:
         "health-timeout",
         "Seconds without an answer of the server after which /health says 503.",
     )
+
+    def __post_init__(self) -> None:
+        choices = {
+            "tool_call_parser": ("auto", "none", *FORMATS),
+            "reasoning_parser": ("auto", "none", "think"),
+        }
+        for name, known in choices.items():
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}")
 
     @property
     def names(self) -> tuple[str, ...]:

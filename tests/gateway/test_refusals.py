@@ -55,7 +55,7 @@ def post(url: str, body: dict | bytes | str, path="/v1/chat/completions", **head
         ({"speculation": "magic"}, "speculation must be one of"),
         ({"top_logprobs": 3}, "top_logprobs goes with logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs: "),
-        ({"tools": [{"type": "function"}]}, "tools is not supported"),
+        ({"tools": [{"type": "function"}]}, "tools.0.function: "),
         ({"response_format": {"type": "json_schema"}}, "json_schema goes with"),
         ({"structured_outputs": {"regex": "("}}, "structured_outputs cannot be used"),
         ({"structured_outputs": {"json_object": True}, "ignore_eos": True}, "ignore_eos"),

@@ -122,8 +122,8 @@ def test_a_turn_of_the_assistant_may_be_empty_and_no_other(fields):
         ({"content": [{"type": ["text"]}]}, "content parts must be"),
         ({"content": [{"type": "text", "text": "x", "color": 1}]}, "no field color"),
         ({"content": 5}, "a string or a list of text parts"),
-        ({"content": "x", "reasoning_content": "because"}, "reasoning_content is not supported"),
-        ({"content": "x", "tool_calls": [{"id": "1"}]}, "tool_calls is not supported"),
+        ({"content": "x", "reasoning": "because"}, "reasoning is not supported"),
+        ({"content": "x", "tool_calls": [{"id": "1"}]}, "tool_calls.0.function"),
         ({"content": "x", "color": 1}, "color"),
     ],
 )

@@ -6,6 +6,8 @@ from typing import Any
 from canopy.errors import InvalidRequest
 
 _ROLES = ("system", "user", "assistant", "tool")
+_TEXTS = ("name", "tool_call_id", "reasoning_content")
+_FIELDS = ("role", "content", "tool_calls", *_TEXTS)
 
 
 def parse_json(text: bytes, name: str) -> Any:
@@ -21,7 +23,7 @@ def parse_json(text: bytes, name: str) -> Any:
 
 
 def parse_messages(text: bytes) -> list[dict[str, Any]]:
-    """{role, content, name} of each. Raises InvalidRequest."""
+    """Each as a chat template reads it. Raises InvalidRequest."""
     messages = parse_json(text, "messages")
     if not isinstance(messages, list) or not messages:
         raise InvalidRequest("messages must be a non-empty JSON list of {role, content}")
@@ -32,10 +34,10 @@ def _parse_message(message: Any) -> dict[str, Any]:
     if not isinstance(message, dict):
         raise InvalidRequest("each message must be an object with role and content")
     message = {name: value for name, value in message.items() if value is not None}
-    unknown = sorted(message.keys() - {"role", "content", "name"})
+    unknown = sorted(message.keys() - set(_FIELDS))
     if unknown:
         raise InvalidRequest(
-            f"unknown field {unknown[0]} of a message: known are role, content, name"
+            f"unknown field {unknown[0]} of a message: known are {', '.join(_FIELDS)}"
         )
     if message.get("role") not in _ROLES:
         raise InvalidRequest(f"a message's role must be one of {', '.join(_ROLES)}")
@@ -44,9 +46,34 @@ def _parse_message(message: Any) -> dict[str, Any]:
         content = _joined_parts(content)
     if not isinstance(content, str):
         raise InvalidRequest("a message's content must be a string or a list of text parts")
-    if not isinstance(message.get("name", ""), str):
-        raise InvalidRequest("a message's name must be a string")
-    return {**message, "content": content}
+    for name in _TEXTS:
+        if not isinstance(message.get(name, ""), str):
+            raise InvalidRequest(f"a message's {name} must be a string")
+    message = {**message, "content": content}
+    if "tool_calls" in message:
+        message["tool_calls"] = _parse_calls(message["tool_calls"])
+    return message
+
+
+def _parse_calls(calls: Any) -> list[dict[str, Any]]:
+    """Arguments come as JSON texts, and templates want what they hold."""
+    try:
+        return [
+            {
+                **call,
+                "function": {**call["function"], "arguments": _read(call["function"]["arguments"])},
+            }
+            for call in calls
+        ]
+    except (TypeError, KeyError, ValueError, RecursionError) as error:
+        raise InvalidRequest(
+            "a message's tool_calls must be a list of {id, type, function: {name, arguments}}, "
+            f"arguments being a JSON text: {error!r}"
+        ) from error
+
+
+def _read(arguments: Any) -> Any:
+    return json.loads(arguments) if isinstance(arguments, str) else arguments
 
 
 def _joined_parts(parts: list[Any]) -> str:

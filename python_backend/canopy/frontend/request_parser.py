@@ -1,6 +1,6 @@
 """From what a client sent to a checked GenerationRequest."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from canopy.frontend.messages import parse_json, parse_messages
 from canopy.frontend.sampling_options import ClientParameters, parse_parameters, with_json_read
 from canopy.frontend.sampling_params import ModelLimits, SamplingParamsBuilder
 from canopy.grammar.compiler import GrammarCompiler
+from canopy.text.chat_template import PLAIN_CHAT, ChatOptions
 from canopy.text.tokenizer import Tokenizer
 
 
@@ -100,10 +101,13 @@ class RequestParser:
         if client.messages is not None:
             self._check_size(client.messages, "messages")
             messages = parse_messages(client.messages)
-            text = self._tokenizer.render_chat(messages, given.allow_special_tokens)
+            options = _chat_options(given)
+            text = self._tokenizer.render_chat(messages, given.allow_special_tokens, options)
             return text, self._tokenizer.encode_rendered(text)
         if not given.allow_special_tokens:
             raise InvalidRequest("allow_special_tokens = false goes with messages alone")
+        if _chat_options(given) != PLAIN_CHAT:
+            raise InvalidRequest("tools and options of the chat template go with messages alone")
         if given.prompt_token_ids:
             token_ids = list(given.prompt_token_ids)
             return self._tokenizer.decode(token_ids), token_ids
@@ -130,11 +134,27 @@ class RequestParser:
         if len(text) > limit:
             raise InvalidRequest(f"{name} has {len(text)} bytes, at most {limit} are accepted")
 
+    def tokenize(self, client: ClientRequest, add_special_tokens: bool) -> list[int]:
+        """The tokens of a text or a chat. Raises InvalidRequest."""
+        given = parse_parameters(_merged_parameters(client))
+        if client.text_input is not None and not add_special_tokens:
+            text = self._decode(client.text_input, "text_input")
+            return self._tokenizer.encode_rendered(text)
+        return self._encoded(client, given)[1]
+
+    def detokenize(self, token_ids: Any) -> str:
+        """The text of tokens. Raises InvalidRequest."""
+        known = parse_parameters({"prompt_token_ids": token_ids}).prompt_token_ids
+        if known:
+            self._check_known(list(known))
+        return self._tokenizer.decode(list(known))
+
     def describe(self) -> dict[str, Any]:
         """The context, and what a request gets that asks for nothing, as JSON has it."""
         limits, defaults = self._deployment.limits, self._model.defaults
         return {
             "max_context_length": self.max_context_length,
+            "chat": asdict(self._tokenizer.chat_form),
             "defaults": {
                 "temperature": defaults.temperature,
                 "top_k": defaults.top_k,
@@ -155,6 +175,15 @@ class RequestParser:
         if client.messages is None:
             return limits.default_max_tokens
         return limits.default_chat_max_tokens or self.max_context_length
+
+
+def _chat_options(given: ClientParameters) -> ChatOptions:
+    return ChatOptions(
+        list(given.tools) or None,
+        given.add_generation_prompt and not given.continue_final_message,
+        given.continue_final_message,
+        given.chat_template_kwargs,
+    )
 
 
 def _merged_parameters(client: ClientRequest) -> dict[str, Any]:

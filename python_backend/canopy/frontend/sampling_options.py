@@ -7,7 +7,7 @@ import json
 import math
 import reprlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from canopy.config import ACCEPTANCE_MODES, POLICIES
@@ -28,7 +28,7 @@ MAX_INT32 = (1 << 31) - 1
 MAX_BIASES = 4096
 MAX_BAD_WORDS = 256
 LISTS = frozenset({"stop", "stop_token_ids", "bad_words", "allowed_token_ids", "prompt_token_ids"})
-OBJECTS = frozenset({"logit_bias", "structured_outputs"})
+OBJECTS = frozenset({"logit_bias", "structured_outputs", "tools", "chat_template_kwargs"})
 INPUTS = frozenset({"messages", "text_input", "stream", "exclude_input_in_output"})
 
 
@@ -67,6 +67,10 @@ class ClientParameters:
     acceptance: str | None = None
     trace: bool = False
     allow_special_tokens: bool = True
+    tools: tuple[dict[str, Any], ...] = ()
+    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
 
 
 def parse_parameters(
@@ -222,6 +226,18 @@ def _logit_bias(name: str, value: Any) -> tuple[tuple[int, float], ...]:
     return tuple(sorted((key, each) for key, each in found.items() if each != 0.0))
 
 
+def _tools(name: str, value: Any) -> tuple[dict[str, Any], ...]:
+    if not isinstance(value, list) or not all(isinstance(tool, dict) for tool in value):
+        raise _refuse(name, value, "a list of objects")
+    return tuple(value)
+
+
+def _object(name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _refuse(name, value, "an object")
+    return value
+
+
 def _seed(name: str, value: Any) -> int | None:
     """-1 is no seed, as in vLLM."""
     seed = _integer(-1, (1 << 64) - 1, "an integer from 0 to 2^64 - 1, or -1 for none")(name, value)
@@ -259,4 +275,8 @@ _PARSERS: dict[str, Callable[[str, Any], Any]] = {
     "acceptance": _choice(*ACCEPTANCE_MODES),
     "trace": _boolean,
     "allow_special_tokens": _boolean,
+    "tools": _tools,
+    "chat_template_kwargs": _object,
+    "add_generation_prompt": _boolean,
+    "continue_final_message": _boolean,
 }

@@ -16,7 +16,7 @@ from canopy.frontend.inputs import InferenceInputs
 from canopy.frontend.limits import engine_limits, model_limits
 from canopy.frontend.profile_refiner import ProfileRefiner
 from canopy.frontend.reply import Reply
-from canopy.frontend.request_parser import RequestParser
+from canopy.frontend.request_parser import ClientRequest, RequestParser
 from canopy.frontend.response_stream import TritonSink
 from canopy.frontend.response_thread import ResponseThread
 from canopy.frontend.stage_restart import restart_stage
@@ -105,6 +105,8 @@ class EntryService:
         {"op": "stop"}      end what is left, too
         {"op": "cancel", "request_id": ...}
         {"op": "describe"}  the model, its limits and its defaults
+        {"op": "tokenize", "text" or "messages": ..., "parameters": ...}
+        {"op": "detokenize", "token_ids": ...}
         """
         try:
             message = json.loads(text)
@@ -117,6 +119,8 @@ class EntryService:
             "stop": lambda _: self._stop(),
             "describe": lambda _: {"model": self._model_name} | self._parser.describe(),
             "cancel": lambda message: {"cancelled": self._cancel(message)},
+            "tokenize": lambda message: {"token_ids": self._tokenize(message)},
+            "detokenize": lambda m: {"text": self._parser.detokenize(m.get("token_ids"))},
         }
         if not isinstance(operation, str) or operation not in operations:
             known = ", ".join(operations)
@@ -133,6 +137,17 @@ class EntryService:
     def _stop(self) -> dict[str, Any]:
         self._engine.stop()
         return {"stopping": True}
+
+    def _tokenize(self, message: dict[str, Any]) -> list[int]:
+        text, messages = message.get("text"), message.get("messages")
+        client = ClientRequest(
+            text_input=text.encode() if isinstance(text, str) else None,
+            messages=None if messages is None else json.dumps(messages).encode(),
+            request_parameters=message.get("parameters") or {},
+        )
+        if (client.text_input is None) == (client.messages is None):
+            raise InvalidRequest("tokenize needs a text or messages")
+        return self._parser.tokenize(client, bool(message.get("add_special_tokens", True)))
 
     def _cancel(self, message: dict[str, Any]) -> int:
         request_id = message.get("request_id")

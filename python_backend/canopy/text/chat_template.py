@@ -1,6 +1,8 @@
 """The chat template of a model folder, with the meaning that `transformers` gives it."""
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,20 @@ from canopy.errors import InvalidDeployment, InvalidRequest
 from canopy.text.bounded_jinja import BoundedEnvironment, render_bounded
 
 TEMPLATE_FILE = "chat_template.jinja"
-_DEFAULT = "default"  # among templates with names
+DEFAULT, FOR_TOOLS = "default", "tool_use"  # among templates with names
+
+
+@dataclass(frozen=True)
+class ChatOptions:
+    """What a template may be told beside the messages."""
+
+    tools: list[dict[str, Any]] | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False  # the text ends where the last message does
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)  # as `transformers` takes them
+
+
+PLAIN_CHAT = ChatOptions()
 
 
 class ChatTemplate:
@@ -22,6 +37,7 @@ class ChatTemplate:
 
     def __init__(self, source: str, special_tokens: dict[str, str], origin: Path) -> None:
         """origin: the file that it stands in. Raises InvalidDeployment for wrong syntax."""
+        self.source = source
         self._special_tokens = special_tokens
         try:
             self._template = _environment().from_string(source)
@@ -34,16 +50,17 @@ class ChatTemplate:
                 f"the chat template in {origin} is malformed: {error}"
             ) from error
 
-    def render(self, messages: list[dict[str, Any]]) -> str:
+    def render(self, messages: list[dict[str, Any]], options: ChatOptions = PLAIN_CHAT) -> str:
         """The chat as one text, ending where the answer begins.
 
         Raises InvalidRequest with the template's own words where it refuses or fails.
         """
-        values = {"messages": messages, "tools": None, "documents": None}
+        values = {"documents": None, **options.template_kwargs}
+        values |= {"messages": messages, "tools": options.tools}
+        values["add_generation_prompt"] = options.add_generation_prompt
         try:
-            return render_bounded(
-                self._template, self._special_tokens | values | {"add_generation_prompt": True}
-            )
+            text = render_bounded(self._template, self._special_tokens | values)
+            return _cut(text, messages[-1]["content"]) if options.continue_final_message else text
         except jinja2.TemplateError as error:
             raise InvalidRequest(f"the chat template refuses these messages: {error}") from error
         except Exception as error:  # a template can raise whatever Python can
@@ -52,11 +69,23 @@ class ChatTemplate:
             ) from error
 
 
-def find_template(folder: Path, settings: dict[str, Any]) -> tuple[str, Path] | None:
-    """The source of a folder's template for chats without tools, and its file; None: no template.
+def _cut(text: str, last_content: str) -> str:
+    """A rendered chat up to the end of its last message, as `transformers` cuts it."""
+    start = text.rfind(last_content.strip())
+    if not last_content.strip() or start < 0:
+        raise jinja2.TemplateError("the last message cannot be found in the rendered chat")
+    spaced = last_content.lstrip()
+    kept = spaced if text.startswith(spaced, start) else last_content.strip()
+    return text[: start + len(kept)]
 
-    settings: the folder's tokenizer_config.json. Raises InvalidDeployment where there are only
-    templates for other purposes.
+
+def find_template(
+    folder: Path, settings: dict[str, Any], name: str = DEFAULT
+) -> tuple[str, Path] | None:
+    """The source of a folder's template for a purpose, and its file; None: no template.
+
+    settings: the folder's tokenizer_config.json. Where it names no template for the purpose, the
+    default one is meant. Raises InvalidDeployment where there are only others.
     """
     path = folder / TEMPLATE_FILE
     if path.is_file():
@@ -66,11 +95,11 @@ def find_template(folder: Path, settings: dict[str, Any]) -> tuple[str, Path] | 
     if given is None or isinstance(given, str):
         return None if given is None else (given, path)
     named = _named_templates(given, path)
-    if _DEFAULT not in named:
+    if DEFAULT not in named:
         raise InvalidDeployment(
-            f"chat_template in {path} has none named {_DEFAULT!r}, only {', '.join(named)}"
+            f"chat_template in {path} has none named {DEFAULT!r}, only {', '.join(named)}"
         )
-    return named[_DEFAULT], path
+    return named.get(name, named[DEFAULT]), path
 
 
 def _read(path: Path) -> str:

@@ -9,13 +9,21 @@ chat_template.jinja      the template, where it has a file of its own
 import json
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from canopy.errors import InvalidDeployment, InvalidRequest
-from canopy.text.chat_template import ChatTemplate, find_template
+from canopy.text.chat_form import ChatForm, form_of
+from canopy.text.chat_template import (
+    FOR_TOOLS,
+    PLAIN_CHAT,
+    ChatOptions,
+    ChatTemplate,
+    find_template,
+)
 from canopy.text.special_tokens import CUT, SpecialTokenCutter
 
 logger = logging.getLogger(__name__)
@@ -32,10 +40,18 @@ class Tokenizer:
         settings = _read_object(folder / "tokenizer_config.json")
         self._tokenizer = _read_tokenizer(folder / "tokenizer.json")
         self._special_tokens = _special_tokens(folder, settings)
-        found = find_template(folder, settings)
         added = self._tokenizer.get_added_tokens_decoder().values()
         self._cutter = SpecialTokenCutter([token.content for token in added if token.special])
-        self._template = found and ChatTemplate(found[0], self._special_tokens, found[1])
+        self._template = self._compiled(find_template(folder, settings))
+        self._tool_template = self._compiled(find_template(folder, settings, FOR_TOOLS))
+
+    def _compiled(self, found: tuple[str, Path] | None) -> ChatTemplate | None:
+        return found and ChatTemplate(found[0], self._special_tokens, found[1])
+
+    @property
+    def chat_form(self) -> ChatForm:
+        """How answers of this model hold more than text. Its template tells."""
+        return form_of(self._tool_template)
 
     def eos_token_ids(self, others: Iterable[int], vocab_size: int) -> tuple[int, ...]:
         """The ends of a sequence: `others`, which the model's files name, and the tokenizer's own.
@@ -76,18 +92,25 @@ class Tokenizer:
         """A token as the vocabulary spells it; "" where there is none."""
         return self._tokenizer.id_to_token(token_id) or ""
 
-    def render_chat(self, messages: list[dict[str, Any]], allow_special_tokens: bool = True) -> str:
+    def render_chat(
+        self,
+        messages: list[dict[str, Any]],
+        allow_special_tokens: bool = True,
+        options: ChatOptions = PLAIN_CHAT,
+    ) -> str:
         """The model's chat template over `messages`, ending where the answer begins.
 
         Special tokens that the messages themselves hold stay what they are, or are cut where they
         are not allowed. Raises InvalidRequest when the model has no template or the template
         refuses.
         """
-        if self._template is None:
+        template = self._tool_template if options.tools else self._template
+        if template is None:
             raise InvalidRequest("this model has no chat template: send text_input instead")
-        return self._template.render(
-            messages if allow_special_tokens else self._cutter.cut(messages)
-        )
+        if not allow_special_tokens:
+            messages = self._cutter.cut(messages)
+            options = replace(options, tools=self._cutter.cut(options.tools))
+        return template.render(messages, options)
 
 
 def _read_tokenizer(path: Path) -> HuggingFaceTokenizer:
