@@ -12,7 +12,13 @@ from canopy_client import SamplingOptions
 from canopy_gateway.messages import ChatMessage
 from canopy_gateway.neutral import IGNORED_FIELDS, NEUTRAL_VALUES, without_neutral
 from canopy_gateway.strict import Integer, Strict, Text
-from canopy_gateway.tools.schema import NamedTool, Tool, ToolChoice, schema_of_calls
+from canopy_gateway.tools.schema import (
+    NamedTool,
+    Tool,
+    ToolChoice,
+    schema_of_arguments,
+    schema_of_calls,
+)
 
 _SENT = object()
 _Value = TypeVar("_Value")
@@ -213,7 +219,7 @@ class ChatRequest(SamplingRequest):
         if isinstance(self.tool_choice, NamedTool):
             name = self.tool_choice.function.name
             [tool] = [tool for tool in self.tools if tool.function.name == name]
-            options["structured_outputs"] = {"json": tool.function.parameters}
+            options["structured_outputs"] = {"json": schema_of_arguments(tool)}
         elif self.forced_tools:
             options["structured_outputs"] = {"json": schema_of_calls(self.tools, self.max_calls)}
         return options

@@ -55,12 +55,19 @@ class NamedTool(Strict):
 ToolChoice = Literal["none", "auto", "required"] | NamedTool
 
 
+def schema_of_arguments(tool: Tool) -> dict[str, Any]:
+    """Of a tool's arguments; none that it does not declare, unless it says that it takes any."""
+    closed: dict[str, Any] = _closed(tool.function.parameters)
+    return closed
+
+
 def schema_of_calls(tools: Sequence[Tool], max_calls: int | None) -> dict[str, Any]:
     """Of a list of one call or more, each {"name", "parameters"}."""
     definitions: dict[str, Any] = {}
     calls = []
     for index, tool in enumerate(tools):
-        parameters = _with_own_definitions(tool.function.parameters, f"{index}.", definitions)
+        arguments = schema_of_arguments(tool)
+        parameters = _with_own_definitions(arguments, f"{index}.", definitions)
         calls.append(
             {
                 "type": "object",
@@ -73,6 +80,17 @@ def schema_of_calls(tools: Sequence[Tool], max_calls: int | None) -> dict[str, A
     if max_calls is not None:
         schema["maxItems"] = max_calls
     return schema | ({"$defs": definitions} if definitions else {})
+
+
+def _closed(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_closed(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {key: _closed(value) for key, value in schema.items()}
+    is_object = isinstance(schema.get("properties"), dict)
+    is_open = "additionalProperties" in schema or "patternProperties" in schema
+    return closed | {"additionalProperties": False} if is_object and not is_open else closed
 
 
 def _with_own_definitions(schema: Any, prefix: str, definitions: dict[str, Any]) -> Any:
