@@ -118,6 +118,23 @@ class Client:
         text: str = (self._session.control(operation))["text"]
         return text
 
+    def token_strings(self, token_ids: Sequence[int]) -> list[str]:
+        """Each token as the vocabulary spells it, "" where there is none. Raises a ClientError."""
+        operation = {"op": "token_strings", "token_ids": list(token_ids)}
+        texts: list[str] = (self._session.control(operation))["token_strings"]
+        return texts
+
+    def opens_reasoning(
+        self, messages: Sequence[Mapping[str, Any]], **options: Unpack[SamplingOptions]
+    ) -> bool:
+        """Whether the rendered chat ends within <think>. Raises a ClientError.
+
+        options: of the chat template, such as `chat_template_kwargs`.
+        """
+        asked = {"messages": messages, "parameters": options}
+        reply = self._session.control({"op": "opens_reasoning", **asked})
+        return bool(reply["opens_reasoning"])
+
     def models(self) -> list[ModelState]:
         """Every model that the server knows of, the stages of a pipeline included."""
         return self._session.transport.models()

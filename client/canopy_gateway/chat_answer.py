@@ -17,6 +17,12 @@ _ID_LETTERS = string.ascii_letters + string.digits
 _ID_LENGTH = 9  # all that the template of Mistral's models takes
 
 
+def has_reasoning(request: ChatRequest, form: Mapping[str, Any], settings: GatewaySettings) -> bool:
+    """Whether an answer may begin with reasoning. form: as of `answer_parser`."""
+    is_told = settings.reasoning_parser == "auto" and bool(form.get("has_reasoning"))
+    return not request.forced_tools and (is_told or settings.reasoning_parser == "think")
+
+
 def answer_parser(
     request: ChatRequest, form: Mapping[str, Any], settings: GatewaySettings
 ) -> AnswerParser:
@@ -27,7 +33,7 @@ def answer_parser(
     if isinstance(request.tool_choice, NamedTool):
         return NamedCall(request.tool_choice.function.name)
     if request.forced_tools:
-        return CallParser(REQUIRED, request.max_calls)
+        return CallParser(REQUIRED, request.tool_names, request.max_calls)
     parser: AnswerParser = PlainAnswer()
     if request.offered_tools:
         name = settings.tool_call_parser
@@ -40,10 +46,11 @@ def answer_parser(
                 "unsupported",
                 "tools",
             )
-        parser = CallParser(FORMATS[name], request.max_calls)
-    has_reasoning = form.get("has_reasoning") and settings.reasoning_parser == "auto"
-    if has_reasoning or settings.reasoning_parser == "think":
-        return ReasoningParser(parser, bool(form.get("opens_reasoning")))
+        parser = CallParser(FORMATS[name], request.tool_names, request.max_calls)
+    if has_reasoning(request, form, settings):
+        # A grammar holds for the whole answer and closes nothing that the prompt has opened.
+        is_open = bool(form.get("opens_reasoning")) and not request.is_structured
+        return ReasoningParser(parser, is_open)
     return parser
 
 

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from canopy_client import NO_RETRY, AsyncClient, AsyncTextStream, ClientError, Completion
 from canopy_gateway.answers import Admission, Answers, choice_seed
-from canopy_gateway.chat_answer import ChatAnswer, answer_parser
+from canopy_gateway.chat_answer import ChatAnswer, answer_parser, has_reasoning
 from canopy_gateway.errors import APIError
 from canopy_gateway.event_stream import EventStream
 from canopy_gateway.json_text import JsonResponse
@@ -70,15 +70,16 @@ class CompletionHandler:
     async def tokenize(self, request: TokenizeRequest) -> Response:
         """Raises APIError and ClientError."""
         self._check_model(request.model or self._settings.names[0])
-        token_ids = await self._client.tokenize(**request.arguments())
-        described = await self._description()
-        return JsonResponse(
-            {
-                "count": len(token_ids),
-                "max_model_len": described.get("max_context_length"),
-                "tokens": token_ids,
-            }
-        )
+        arguments = request.arguments(self._settings.allow_special_tokens)
+        token_ids = await self._client.tokenize(**arguments)
+        content = {
+            "count": len(token_ids),
+            "max_model_len": (await self._description()).get("max_context_length"),
+            "tokens": token_ids,
+        }
+        if request.return_token_strs:
+            content["token_strs"] = await self._client.token_strings(token_ids)
+        return JsonResponse(content)
 
     async def detokenize(self, request: DetokenizeRequest) -> Response:
         """Raises APIError and ClientError."""
@@ -89,9 +90,9 @@ class CompletionHandler:
         """Raises APIError and ClientError."""
         messages = [message.for_server() for message in request.messages]
         self._check_size(len(json.dumps(messages, ensure_ascii=False).encode()), "messages")
-        form = (await self._description()).get("chat", {})
-        answer_parser(request, form, self._settings)  # refused before anything runs
         allowed = self._settings.allow_special_tokens
+        form = await self._form_of(request, messages)
+        answer_parser(request, form, self._settings)  # refused before anything runs
         start = partial(self._client.stream_chat, messages, allow_special_tokens=allowed)
         is_named = isinstance(request.tool_choice, NamedTool)
         shape = ChatShape(
@@ -99,6 +100,17 @@ class CompletionHandler:
             lambda: ChatAnswer(answer_parser(request, form, self._settings), is_named),
         )
         return await self._answer(request, [start], shape, api_key)
+
+    async def _form_of(
+        self, request: ChatRequest, messages: Sequence[dict[str, Any]]
+    ) -> dict[str, Any]:
+        """How the answer holds calls and reasoning; options of a template may close the latter."""
+        form = (await self._description()).get("chat", {})
+        if request.is_rendered_as_usual or not has_reasoning(request, form, self._settings):
+            return form
+        options = request.template_options()
+        is_open = await self._client.opens_reasoning(messages, **options)
+        return {**form, "opens_reasoning": is_open}
 
     async def complete(self, request: CompletionRequest, api_key: str) -> Response:
         """Raises APIError and ClientError."""

@@ -33,7 +33,9 @@ class RequestGuard:
             headers = Headers(scope=scope)
             scope["path"] = scope["path"].rstrip("/") or "/"  # instead of a redirect
             has_body = scope["method"] not in ("GET", "HEAD", "OPTIONS")
-            scope.setdefault("state", {})["api_key"] = self._key_of(scope, headers)
+            is_read_of_api = scope["path"].startswith("/v1/") and scope["method"] != "OPTIONS"
+            needs_key = has_body or is_read_of_api
+            scope.setdefault("state", {})["api_key"] = self._key_of(headers) if needs_key else ""
             body = b""
             if has_body:
                 _check_media_type(headers)
@@ -44,10 +46,9 @@ class RequestGuard:
             return None
         await _run_while_connected(self._app, scope, body, receive, send)
 
-    def _key_of(self, scope: Scope, headers: Headers) -> str:
+    def _key_of(self, headers: Headers) -> str:
         """The key that the client sent, "" where none is asked for. Raises APIError (401)."""
-        is_public = not scope["path"].startswith("/v1/") or scope["method"] == "OPTIONS"
-        if is_public or not self._keys:
+        if not self._keys:
             return ""
         scheme, _, given = headers.get("authorization", "").partition(" ")
         key = given.strip()

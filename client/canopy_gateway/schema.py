@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from canopy_client import SamplingOptions
 from canopy_gateway.messages import ChatMessage
 from canopy_gateway.neutral import IGNORED_FIELDS, NEUTRAL_VALUES, without_neutral
+from canopy_gateway.response_format import ResponseFormat
 from canopy_gateway.strict import Integer, Strict, Text
 from canopy_gateway.tools.schema import (
     NamedTool,
@@ -28,6 +29,7 @@ NumLogprobs = Annotated[Integer, Field(ge=0, le=20)]
 Limit = Annotated[Integer, Field(ge=1)]
 Prompts = str | list[str] | list[int] | list[list[int]]
 UNSEEDED = -1  # as in vLLM
+_OF_TEMPLATES = ("tools", "chat_template_kwargs", "add_generation_prompt", "continue_final_message")
 
 
 class StreamOptions(Strict):
@@ -36,34 +38,6 @@ class StreamOptions(Strict):
     include_usage: bool = False
     include_obfuscation: bool = False  # accepted: padding is not offered
     continuous_usage_stats: Literal[False] = False
-
-
-class JsonSchema(Strict):
-    """What OpenAI wraps a JSON schema in; it is always enforced."""
-
-    name: Text = ""
-    description: Text = ""
-    strict: bool = True
-    json_schema: dict[str, Any] = Field(alias="schema")
-
-
-class ResponseFormat(Strict):
-    """Of an answer: any text, a JSON object, or what a JSON schema admits."""
-
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: JsonSchema | None = None
-
-    @model_validator(mode="after")
-    def _schema_where_one_is_meant(self) -> "ResponseFormat":
-        if (self.json_schema is not None) != (self.type == "json_schema"):
-            raise ValueError('json_schema goes with type = "json_schema"')
-        return self
-
-    def structured_outputs(self) -> dict[str, Any] | None:
-        """The parameter of the server."""
-        if self.json_schema is not None:
-            return {"json": self.json_schema.json_schema}
-        return {"json_object": True} if self.type == "json_object" else None
 
 
 class SamplingRequest(Strict):
@@ -181,7 +155,7 @@ class ChatRequest(SamplingRequest):
 
     @model_validator(mode="after")
     def _tools_that_are_there(self) -> "ChatRequest":
-        names = [tool.function.name for tool in self.tools]
+        names = self.tool_names
         if len(set(names)) < len(names):
             raise ValueError("two tools have the same name")
         if self.forced_tools and not self.tools:
@@ -192,6 +166,21 @@ class ChatRequest(SamplingRequest):
         if self.forced_tools and (self.structured_outputs or self.response_format):
             raise ValueError("a tool call that is required leaves no room for another form")
         return self
+
+    @property
+    def tool_names(self) -> list[str]:
+        return [tool.function.name for tool in self.tools]
+
+    @property
+    def is_structured(self) -> bool:
+        """Whether a grammar holds for the answer."""
+        return "structured_outputs" in self.options()
+
+    @property
+    def is_rendered_as_usual(self) -> bool:
+        """Whether the prompt ends as that of any chat."""
+        is_odd = self.chat_template_kwargs or self.continue_final_message
+        return not is_odd and self.add_generation_prompt is not False
 
     @property
     def forced_tools(self) -> bool:
@@ -223,6 +212,10 @@ class ChatRequest(SamplingRequest):
         elif self.forced_tools:
             options["structured_outputs"] = {"json": schema_of_calls(self.tools, self.max_calls)}
         return options
+
+    def template_options(self) -> SamplingOptions:
+        """Those that say how the chat is rendered."""
+        return {name: v for name, v in self.options().items() if name in _OF_TEMPLATES}  # type: ignore[return-value]
 
     @model_validator(mode="after")
     def _a_trace_needs_a_stream(self) -> "ChatRequest":

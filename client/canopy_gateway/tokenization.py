@@ -20,6 +20,7 @@ class TokenizeRequest(Strict):
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     tools: list[Tool] = Field(default_factory=list)
+    return_token_strs: bool = False  # as the vocabulary spells them
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "TokenizeRequest":
@@ -27,8 +28,8 @@ class TokenizeRequest(Strict):
             raise ValueError("send either prompt or messages")
         return self
 
-    def arguments(self) -> dict[str, Any]:
-        """Of `AsyncClient.tokenize`."""
+    def arguments(self, allow_special_tokens: bool) -> dict[str, Any]:
+        """Of `AsyncClient.tokenize`. allow_special_tokens: within messages, as of a chat."""
         if self.prompt is not None:
             return {"prompt": self.prompt, "add_special_tokens": self.add_special_tokens}
         return {
@@ -37,6 +38,7 @@ class TokenizeRequest(Strict):
             "continue_final_message": self.continue_final_message,
             "chat_template_kwargs": self.chat_template_kwargs,
             "tools": [tool.for_template() for tool in self.tools],
+            "allow_special_tokens": allow_special_tokens,
         }
 
 

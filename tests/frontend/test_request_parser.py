@@ -224,3 +224,11 @@ def test_the_shorter_timeout_counts(parser):
 
 def test_prompt_ids_are_int32(parser):
     assert parser.parse(ClientRequest(text_input="漢".encode())).prompt_token_ids.dtype == np.int32
+
+
+@pytest.mark.parametrize("arguments", ["", "{}"])
+def test_a_call_in_the_history_may_have_no_arguments(parser, arguments):
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    messages = json.dumps([{"role": "assistant", "tool_calls": [call]}]).encode()
+    with pytest.raises(ContextLengthExceeded):  # rendered, with more than 40 bytes
+        parser.parse(ClientRequest(messages=messages))

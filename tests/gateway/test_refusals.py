@@ -182,6 +182,8 @@ def test_any_valid_key_opens_and_health_needs_none(strict_url):
     response = httpx2.get(strict_url + "/v1/models", headers={"Authorization": key})
     assert [card["id"] for card in response.json()["data"]] == ["tiny", "tiny-latest"]
     assert httpx2.get(strict_url + "/v1/models").status_code == 401
+    for path in ("/tokenize", "/detokenize"):
+        assert post(strict_url, {}, path, Authorization="").status_code == 401
     for path in ("/health", "/health/live"):
         assert httpx2.get(strict_url + path).status_code == 200
 

@@ -8,6 +8,9 @@ import re
 
 import openai
 import pytest
+from served import gateway
+
+from canopy_gateway import GatewaySettings
 
 pytestmark = pytest.mark.server
 
@@ -152,3 +155,30 @@ def test_the_last_message_may_be_continued(client):
         prompt=text["prompt"], model="canopy", max_tokens=5, temperature=0
     )
     assert chat.choices[0].message.content == plain.choices[0].text
+
+
+def test_tokens_are_those_of_the_chat_that_is_answered(client):
+    chat = [{"role": "user", "content": "a<|end|>b"}]
+    body = {"messages": chat, "return_token_strs": True}
+    told = client.post("/../tokenize", body=body, cast_to=object)
+    answer = client.chat.completions.create(messages=chat, model="canopy", max_tokens=1)
+    assert told["count"] == answer.usage.prompt_tokens == len(told["token_strs"])
+    assert "<|end|>" not in told["token_strs"]
+
+
+def test_reasoning_that_the_prompt_has_opened_goes_on(triton):
+    """And only then; a grammar, which cannot close it, makes the whole answer content."""
+    settings = GatewaySettings(server_url=triton.grpc_url, reasoning_parser="think")
+    history = [*CHAT, {"role": "assistant", "content": "<think>a"}]
+    going_on = {"continue_final_message": True}
+    grammar = {"structured_outputs": {"choice": ["yes"]}}
+    options = {"model": "canopy", "messages": history, "max_tokens": 8, "temperature": 0}
+    with gateway(settings) as url, openai.OpenAI(base_url=f"{url}/v1", api_key="none") as client:
+        open_one, closed, held = [
+            client.chat.completions.create(extra_body=body, **options).choices[0].message
+            for body in (going_on, {"chat_template_kwargs": {"x": "y"}}, going_on | grammar)
+        ]
+    assert open_one.reasoning_content
+    assert (open_one.content, held.content) == ("", "yes")
+    assert closed.content
+    assert not hasattr(closed, "reasoning_content")

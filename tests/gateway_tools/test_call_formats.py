@@ -12,6 +12,10 @@ from canopy_gateway.tools.formats import FORMATS, REQUIRED, CallParser, NamedCal
 from canopy_gateway.tools.reasoning import PlainAnswer, ReasoningParser
 
 
+def parser_of(form: str, tools=("f", "g"), max_calls: int | None = None) -> CallParser:
+    return CallParser(FORMATS[form], tools, max_calls)
+
+
 def read(parser, text: str, cuts=()) -> tuple[str, str, list[tuple[str, str]]]:
     """Reasoning, content and calls of a text that comes in pieces."""
     reasoning, content, calls = "", "", []
@@ -64,7 +68,9 @@ def spelled(form: str, calls, indent) -> str:
 def test_calls_come_back_as_they_were_written(form, calls, indent, cuts):
     if not calls:
         return
-    _, content, found = read(CallParser(FORMATS[form]), spelled(form, calls, indent), cuts)
+    _, content, found = read(
+        parser_of(form, [name for name, _ in calls]), spelled(form, calls, indent), cuts
+    )
     assert content.strip() == ""
     assert [name for name, _ in found] == [name for name, _ in calls]
     assert [json.loads(text) for _, text in found] == [arguments for _, arguments in calls]
@@ -74,14 +80,16 @@ def test_calls_come_back_as_they_were_written(form, calls, indent, cuts):
 @given(
     form=st.sampled_from(sorted(FORMATS)),
     text=st.lists(
-        st.sampled_from(["<tool_call>", "</tool_call>", "{", "}", "a", " ", "\n", ":", "<to"]),
+        st.sampled_from(
+            ["<tool_call>", "</tool_call>", "{", "}", "a", " ", "\n", ":", "<to", "[", "]"]
+        ),
         max_size=12,
     ).map("".join),
     cuts=st.lists(st.integers(0, 40), max_size=10),
 )
 def test_text_without_a_call_is_content_to_the_letter(form, text, cuts):
     """Whatever it looks like; whitespace before what seemed to be a call aside."""
-    _, content, calls = read(CallParser(FORMATS[form]), text, cuts)
+    _, content, calls = read(parser_of(form), text, cuts)
     assert calls == []
     assert "".join(content.split()) == "".join(text.split())
 
@@ -97,35 +105,49 @@ def test_text_without_a_call_is_content_to_the_letter(form, text, cuts):
         ("llama3", 'see {"name": "f", "parameters": {}}', 35, []),
         ("mistral", '[{"name": "f", "arguments": {}}]', 0, ["f"]),
         ("mistral", "[1, 2] is a list", 16, []),
+        ("llama3", '{"name": "Ada", "age": 36}', 26, []),
+        ("mistral", '[{"name": "Ada"}, {"name": "f"}]', 32, []),
+        ("hermes", '<tool_call>{"name": "unknown"}</tool_call>', 0, ["unknown"]),
     ],
 )
 def test_what_is_a_call_and_what_is_none(form, text, content, names):
     for cuts in ((), range(len(text))):
-        _, shown, calls = read(CallParser(FORMATS[form]), text, cuts)
+        _, shown, calls = read(parser_of(form), text, cuts)
         assert [name for name, _ in calls] == names
         assert len(shown) == content
 
 
 def test_arguments_may_come_before_the_name_or_as_a_text():
     text = '<tool_call>{"arguments": {"x": [1]}, "name": "f"}</tool_call>'
-    assert read(CallParser(FORMATS["hermes"]), text, range(99))[2] == [("f", '{"x": [1]}')]
+    assert read(parser_of("hermes"), text, range(99))[2] == [("f", '{"x": [1]}')]
     quoted = '<tool_call>{"name": "f", "arguments": "{\\"x\\": 1}"}</tool_call>'
-    assert read(CallParser(FORMATS["hermes"]), quoted, range(99))[2] == [("f", '{"x": 1}')]
+    assert read(parser_of("hermes"), quoted, range(99))[2] == [("f", '{"x": 1}')]
+
+
+@pytest.mark.parametrize("rest", ["", ', "arguments": null', ', "arguments": ""'])
+def test_a_call_without_arguments_has_none_of_them(rest):
+    text = f'<tool_call>{{"name": "f"{rest}}}</tool_call>'
+    for cuts in ((), range(len(text))):
+        assert read(parser_of("hermes"), text, cuts)[2] == [("f", "{}")]
 
 
 def test_a_call_that_is_cut_short_keeps_what_came_of_it():
     text = '<tool_call>{"name": "f", "arguments": {"x": "lon'
-    assert read(CallParser(FORMATS["hermes"]), text)[2] == [("f", '{"x": "lon')]
+    assert read(parser_of("hermes"), text)[2] == [("f", '{"x": "lon')]
 
 
 def test_further_calls_are_left_out_where_one_is_wanted():
     text = spelled("hermes", [("f", {}), ("g", {"x": 1})], None)
-    assert read(CallParser(FORMATS["hermes"], max_calls=1), text, range(99))[2] == [("f", "{}")]
+    assert read(parser_of("hermes", max_calls=1), text, range(99))[2] == [("f", "{}")]
 
 
 def test_required_and_named_answers_are_calls_alone():
     text = '[{"name": "f", "parameters": {"x": 1}}, {"name": "g", "parameters": {}}]'
-    assert read(CallParser(REQUIRED), text, range(99)) == ("", "", [("f", '{"x": 1}'), ("g", "{}")])
+    assert read(CallParser(REQUIRED, ["f", "g"]), text, range(99)) == (
+        "",
+        "",
+        [("f", '{"x": 1}'), ("g", "{}")],
+    )
     assert read(NamedCall("f"), '{"x": 1}', range(9)) == ("", "", [("f", '{"x": 1}')])
 
 
@@ -134,6 +156,7 @@ def test_required_and_named_answers_are_calls_alone():
     [
         ("<think>so\n</think>\n\nyes", False, ("so\n", "yes")),
         ("so\n</think>\n\nyes", True, ("so\n", "yes")),
+        ("<think>\nso</think>yes", True, ("\nso", "yes")),
         ("yes </think>", False, ("", "yes </think>")),
         ("<think>never ends <", False, ("never ends <", "")),
         ("<thin", False, ("", "<thin")),
@@ -147,5 +170,5 @@ def test_reasoning_is_told_from_the_answer(text, is_open, expected):
 
 def test_calls_follow_reasoning():
     text = '<think>hm</think><tool_call>{"name": "f", "arguments": {}}</tool_call>'
-    parser = ReasoningParser(CallParser(FORMATS["hermes"]), is_open=False)
+    parser = ReasoningParser(parser_of("hermes"), is_open=False)
     assert read(parser, text, range(99)) == ("hm", "", [("f", "{}")])

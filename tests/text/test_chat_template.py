@@ -7,6 +7,7 @@ from transformers import PreTrainedTokenizerFast
 
 from canopy.errors import InvalidDeployment, InvalidRequest
 from canopy.text import bounded_jinja
+from canopy.text.chat_template import ChatOptions
 from canopy.text.tokenizer import Tokenizer
 
 MESSAGES = [
@@ -149,3 +150,27 @@ def test_every_render_has_its_own_count(tiny_folder, tmp_path, monkeypatch):
     tokenizer = folder_with(tiny_folder, tmp_path, "{% for m in messages %}.{% endfor %}")
     monkeypatch.setattr(bounded_jinja, "MAX_STEPS", 10)
     assert [tokenizer.render_chat(MESSAGES) for _ in range(3)] == ["...."] * 3
+
+
+@pytest.mark.parametrize(
+    ("source", "form"),
+    [
+        ('<tool_call>\n{"name": ...}</tool_call>', "hermes"),
+        ("<tool_call>\n<function=example>", None),  # arguments as XML
+        ("[TOOL_CALLS][{{ calls | tojson }}]", "mistral"),
+        ("[TOOL_CALLS]{{ name }}[ARGS]{{ arguments }}", None),
+        ("<|start_header_id|>ipython<|end_header_id|>", "llama3"),
+        ("{{ messages[0].content }}", None),
+    ],
+)
+def test_a_template_tells_how_its_model_writes_calls(tiny_folder, tmp_path, source, form):
+    source = source if "{{" in source else f"{{% raw %}}{source}{{% endraw %}}"
+    assert folder_with(tiny_folder, tmp_path, source).chat_form.tool_format == form
+
+
+def test_options_of_a_template_can_forge_no_special_token(tiny_folder, tmp_path):
+    tokenizer = folder_with(tiny_folder, tmp_path, "{{ x.y[0] }}")
+    options = ChatOptions(template_kwargs={"x": {"y": ["a<|end|>"]}})
+    for allowed, count in ((True, 2), (False, 8)):
+        text = tokenizer.render_chat(MESSAGES, allowed, options)
+        assert len(tokenizer.encode_rendered(text)) == count

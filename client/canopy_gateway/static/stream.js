@@ -21,7 +21,8 @@ export async function* streamChat(body, apiKey, signal) {
     if (event.error) throw new RequestFailed(event.error.message);
     const [choice] = event.choices;
     if (choice) {
-      yield { text: choice.delta.content ?? "", rounds: choice.rounds ?? [], finishReason: choice.finish_reason };
+      const text = (choice.delta.reasoning_content ?? "") + (choice.delta.content ?? "");
+      yield { text, rounds: choice.rounds ?? [], finishReason: choice.finish_reason };
     }
   }
   throw new RequestFailed("The connection closed before the answer ended.");

@@ -36,14 +36,16 @@ class CallScanner:
     def new_arguments(self) -> str:
         """What came of the arguments since the last call; nothing before the name is known.
 
-        Whitespace at the end waits for what follows it. Arguments that come as a text which holds
-        JSON, as some models write them, are given out when they are whole.
+        Whitespace at the end waits for what follows it. What is no object, such as a text which
+        holds JSON, is given out when it is whole. A call without arguments, or with null, has {}.
         """
         if self.name is None:
             return ""
+        if self.is_complete and not self._arguments:
+            self._arguments = "{}"
         known = self._arguments or (self._span if self._key in _ARGUMENTS else "")
         known = known.lstrip() if not self._arguments else known
-        if known.startswith('"') and not self._arguments:
+        if not known.startswith("{") and not self._arguments:
             return ""
         new = known.rstrip()[self._told :]
         self._told += len(new)
@@ -73,6 +75,7 @@ class CallScanner:
         if self._key in _ARGUMENTS:
             value = self._span.strip()
             self._arguments = _loaded(value) if value.startswith('"') else value
+            self._arguments = "" if self._arguments == "null" else self._arguments
         self._key, self._span = "", ""
 
 

@@ -5,10 +5,10 @@
     mistral  [TOOL_CALLS][{"name": ..., "arguments": {...}}, ...]
 
 What looks like a call and is none is content. A mark that is a special token may be left out of the
-text: then an answer that begins with the call is one.
+text: then an answer that begins with the call of a known tool is one.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, Protocol
@@ -61,13 +61,17 @@ class _State(Enum):
 class CallParser:
     """Content and calls of an answer in one of the forms."""
 
-    def __init__(self, form: CallFormat, max_calls: int | None = None) -> None:
-        """max_calls: further ones are left out."""
+    def __init__(
+        self, form: CallFormat, tools: Collection[str], max_calls: int | None = None
+    ) -> None:
+        """tools: the names of those known. max_calls: further ones are left out."""
         self._form = form
+        self._tools = tools
         self._max_calls = max_calls
         self._state = _State.START
         self._rest = ""  # what is not decided yet
         self._mark = ""  # what stands before the call that is read, shown if it is none
+        self._is_marked = False  # by the form's own mark, and not by how the answer begins
         self._scanner = CallScanner()
         self._num_calls = 0
         self._is_named = False  # the start of the call that is read was told
@@ -106,6 +110,7 @@ class CallParser:
         shown, mark, after = self._rest.partition(opening) if opening else (self._rest, "", "")
         if mark:
             self._rest, self._mark, self._state = after, mark, _State.BEFORE_CALL
+            self._is_marked = True
         else:
             kept = len(shown) - held_back(shown, opening)
             shown, self._rest = shown[:kept], shown[kept:]
@@ -115,6 +120,7 @@ class CallParser:
     def _before_call(self) -> Iterator[Event]:
         found = self._rest.lstrip(_WHITESPACE + self._form.between)
         if found.startswith("{"):
+            self._mark += self._rest.removesuffix(found)
             self._rest, self._state = found, _State.CALL
             self._scanner, self._is_named = CallScanner(), False
         elif found:
@@ -124,6 +130,9 @@ class CallParser:
         scanner = self._scanner
         self._rest = self._rest[scanner.feed(self._rest) :]
         is_told = self._max_calls is None or self._num_calls < self._max_calls
+        if scanner.name and not self._is_marked and scanner.name not in self._tools:
+            yield from self._shown(self._mark + scanner.raw, self._rest)
+            return
         if scanner.name and not self._is_named:
             self._is_named = True
             if is_told:
@@ -150,6 +159,7 @@ class CallParser:
     def _shown(self, text: str, rest: str = "") -> Iterator[Event]:
         """It was no call."""
         self._rest, self._mark, self._state = rest, "", _State.TEXT
+        self._is_marked = False
         yield Content(text)
 
     _steps: ClassVar[Mapping[_State, Callable[["CallParser"], Iterator[Event]]]] = {

@@ -12,9 +12,10 @@ class ReasoningParser:
     """Tells reasoning from what follows it, which `answer` reads."""
 
     def __init__(self, answer: AnswerParser, is_open: bool) -> None:
-        """is_open: the prompt has opened it already."""
+        """is_open: the prompt has opened it already; the answer may do so once more."""
         self._answer = answer
         self._is_open = is_open
+        self._is_opening = True  # no more than whitespace or a part of the mark came
         self._is_over = False
         self._is_trimming = False  # no more than whitespace came behind it
         self._rest = ""
@@ -25,9 +26,9 @@ class ReasoningParser:
             yield from self._pass_on(text)
             return
         self._rest += text
-        if not self._is_open:
+        if self._is_opening:
             yield from self._look_for_opening()
-        if self._is_open:
+        if self._is_open and not self._is_opening:
             yield from self._look_for_closing()
 
     def _pass_on(self, text: str) -> Iterator[Event]:
@@ -43,9 +44,10 @@ class ReasoningParser:
 
     def _look_for_opening(self) -> Iterator[Event]:
         stripped = self._rest.lstrip()
+        self._is_opening = stripped != _OPENING and _OPENING.startswith(stripped)
         if stripped.startswith(_OPENING):
             self._is_open, self._rest = True, stripped.removeprefix(_OPENING)
-        elif not _OPENING.startswith(stripped):
+        elif not self._is_opening and not self._is_open:
             rest, self._rest, self._is_over = self._rest, "", True
             yield from self._answer.feed(rest)
 

@@ -73,7 +73,8 @@ def _parse_calls(calls: Any) -> list[dict[str, Any]]:
 
 
 def _read(arguments: Any) -> Any:
-    return json.loads(arguments) if isinstance(arguments, str) else arguments
+    """A tool without parameters may be called with none, an empty text."""
+    return json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
 
 
 def _joined_parts(parts: list[Any]) -> str:

@@ -12,6 +12,7 @@ from canopy.frontend.messages import parse_json, parse_messages
 from canopy.frontend.sampling_options import ClientParameters, parse_parameters, with_json_read
 from canopy.frontend.sampling_params import ModelLimits, SamplingParamsBuilder
 from canopy.grammar.compiler import GrammarCompiler
+from canopy.text.chat_form import is_reasoning_open
 from canopy.text.chat_template import PLAIN_CHAT, ChatOptions
 from canopy.text.tokenizer import Tokenizer
 
@@ -142,12 +143,27 @@ class RequestParser:
             return self._tokenizer.encode_rendered(text)
         return self._encoded(client, given)[1]
 
+    def opens_reasoning(self, client: ClientRequest) -> bool:
+        """Whether the answer to a chat begins within <think>. Raises InvalidRequest."""
+        given = parse_parameters(_merged_parameters(client))
+        prompt, _ = self._encoded(client, given)
+        is_continued = given.continue_final_message and client.messages is not None
+        last = parse_messages(client.messages or b"")[-1]["content"] if is_continued else ""
+        return is_reasoning_open(prompt, last)
+
     def detokenize(self, token_ids: Any) -> str:
         """The text of tokens. Raises InvalidRequest."""
-        known = parse_parameters({"prompt_token_ids": token_ids}).prompt_token_ids
+        return self._tokenizer.decode(self._known(token_ids))
+
+    def token_strings(self, token_ids: Any) -> list[str]:
+        """Each token as the vocabulary spells it. Raises InvalidRequest."""
+        return [self._tokenizer.token(token_id) for token_id in self._known(token_ids)]
+
+    def _known(self, token_ids: Any) -> list[int]:
+        known = list(parse_parameters({"prompt_token_ids": token_ids}).prompt_token_ids)
         if known:
-            self._check_known(list(known))
-        return self._tokenizer.decode(list(known))
+            self._check_known(known)
+        return known
 
     def describe(self) -> dict[str, Any]:
         """The context, and what a request gets that asks for nothing, as JSON has it."""

@@ -106,7 +106,9 @@ class EntryService:
         {"op": "cancel", "request_id": ...}
         {"op": "describe"}  the model, its limits and its defaults
         {"op": "tokenize", "text" or "messages": ..., "parameters": ...}
+        {"op": "opens_reasoning", "messages": ..., "parameters": ...}
         {"op": "detokenize", "token_ids": ...}
+        {"op": "token_strings", "token_ids": ...}
         """
         try:
             message = json.loads(text)
@@ -120,7 +122,13 @@ class EntryService:
             "describe": lambda _: {"model": self._model_name} | self._parser.describe(),
             "cancel": lambda message: {"cancelled": self._cancel(message)},
             "tokenize": lambda message: {"token_ids": self._tokenize(message)},
+            "opens_reasoning": lambda message: {
+                "opens_reasoning": self._parser.opens_reasoning(_prompt_of(message))
+            },
             "detokenize": lambda m: {"text": self._parser.detokenize(m.get("token_ids"))},
+            "token_strings": lambda m: {
+                "token_strings": self._parser.token_strings(m.get("token_ids"))
+            },
         }
         if not isinstance(operation, str) or operation not in operations:
             known = ", ".join(operations)
@@ -139,15 +147,8 @@ class EntryService:
         return {"stopping": True}
 
     def _tokenize(self, message: dict[str, Any]) -> list[int]:
-        text, messages = message.get("text"), message.get("messages")
-        client = ClientRequest(
-            text_input=text.encode() if isinstance(text, str) else None,
-            messages=None if messages is None else json.dumps(messages).encode(),
-            request_parameters=message.get("parameters") or {},
-        )
-        if (client.text_input is None) == (client.messages is None):
-            raise InvalidRequest("tokenize needs a text or messages")
-        return self._parser.tokenize(client, bool(message.get("add_special_tokens", True)))
+        add_special_tokens = bool(message.get("add_special_tokens", True))
+        return self._parser.tokenize(_prompt_of(message), add_special_tokens)
 
     def _cancel(self, message: dict[str, Any]) -> int:
         request_id = message.get("request_id")
@@ -157,3 +158,14 @@ class EntryService:
         for sink in found:
             sink.cancel()
         return len(found)
+
+
+def _prompt_of(message: dict[str, Any]) -> ClientRequest:
+    text, messages = message.get("text"), message.get("messages")
+    if isinstance(text, str) == (messages is not None):
+        raise InvalidRequest(f"{message['op']} needs either a text or messages")
+    return ClientRequest(
+        text_input=text.encode() if isinstance(text, str) else None,
+        messages=None if messages is None else json.dumps(messages).encode(),
+        request_parameters=message.get("parameters") or {},
+    )

@@ -5,10 +5,16 @@ from dataclasses import dataclass
 from canopy.errors import InvalidRequest
 from canopy.text.chat_template import ChatTemplate
 
-OPENS_REASONING = "<think>"
+_OPENING, _CLOSING = "<think>", "</think>"
 
 # By what only the template of such a model contains.
-_TOOL_FORMATS = {"[TOOL_CALLS]": "mistral", "<tool_call>": "hermes", "<|python_tag|>": "llama3"}
+_TOOL_FORMATS = {
+    "[TOOL_CALLS]": "mistral",
+    "<tool_call>": "hermes",
+    "ipython<|end_header_id|>": "llama3",
+}
+# Of templates that mark calls alike, and do not write them as one JSON object each.
+_OTHER_FORMATS = ("[ARGS]", "<function=", "<arg_key>")
 _ANY_CHAT = [{"role": "user", "content": "x"}]
 
 
@@ -25,13 +31,20 @@ def form_of(template: ChatTemplate | None) -> ChatForm:
     """Told by the marks that the template's source contains, and by how a prompt ends."""
     if template is None:
         return ChatForm()
+    is_other = any(mark in template.source for mark in _OTHER_FORMATS)
     formats = [name for mark, name in _TOOL_FORMATS.items() if mark in template.source]
     try:
         prompt = template.render(_ANY_CHAT)
     except InvalidRequest:
         prompt = ""
     return ChatForm(
-        tool_format=formats[0] if formats else None,
-        has_reasoning="</think>" in template.source,
-        opens_reasoning=prompt.rstrip().endswith(OPENS_REASONING),
+        tool_format=formats[0] if formats and not is_other else None,
+        has_reasoning=_CLOSING in template.source,
+        opens_reasoning=is_reasoning_open(prompt),
     )
+
+
+def is_reasoning_open(prompt: str, continued: str = "") -> bool:
+    """Whether a rendered chat ends within reasoning. continued: of an answer that goes on."""
+    is_begun = continued.rfind(_OPENING) > continued.rfind(_CLOSING)
+    return is_begun or prompt.rstrip().endswith(_OPENING)

@@ -109,7 +109,11 @@ class Tokenizer:
             raise InvalidRequest("this model has no chat template: send text_input instead")
         if not allow_special_tokens:
             messages = self._cutter.cut(messages)
-            options = replace(options, tools=self._cutter.cut(options.tools))
+            options = replace(
+                options,
+                tools=self._cutter.cut(options.tools),
+                template_kwargs=self._cutter.cut(options.template_kwargs),
+            )
         return template.render(messages, options)
 
 
