@@ -1,6 +1,6 @@
 """The one list of benchmarks."""
 
-from bench.acceptance import acceptance
+from bench.acceptance import acceptance, retold
 from bench.gpu import gpu, kernels
 from bench.harness.benchmark import Benchmark
 from bench.peers import peers
@@ -19,6 +19,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     benchmark.name: benchmark
     for benchmark in (
         acceptance.BENCHMARK,
+        retold.BENCHMARK,
         engine_step.BENCHMARK,
         peers.BENCHMARK,
         step.BENCHMARK,

@@ -167,6 +167,11 @@ class TextWriter:
         self._store = TextStore(self._deployment, file) if file else None
         self._texts: Texts = self._store.load() if self._store else {}
 
+    @property
+    def texts(self) -> Texts:
+        """What is written by now."""
+        return self._texts
+
     def write(self, requests: Sequence[GenerationRequest]) -> None:
         """Write what is not written yet."""
         missing = [

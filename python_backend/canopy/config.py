@@ -26,7 +26,7 @@ POLICIES = tuple(name.name.lower() for name in PolicyName if name is not PolicyN
 ACCEPTANCE_MODES = tuple(mode.name.lower() for mode in Acceptance)
 DEFAULT_MODEL = "smollm2-135m-instruct"
 DEFAULT_DRAFTER = "default"  # what comes with Canopy for the source, made for the default model
-DEFAULT_NGRAMS = "default"  # the store that comes with Canopy, where the vocabulary is its own
+DEFAULT_NGRAMS = "default"  # the store that comes with Canopy, counted for any vocabulary
 LONGEST_MATCH = 8
 MAX_GRAPH_ROWS = 1024
 GPU_BLOCK_SIZES = (64, 128, 256)
@@ -107,7 +107,7 @@ class DrafterConfig:
     max_match: int = 8  # longest suffix, in tokens, that lookup matches; 8 at most
     min_match: int = 1
     learn_online: bool = False  # lookup's store takes up served answers, of all clients
-    ngrams: str = DEFAULT_NGRAMS  # lookup's n-gram store: a file, "": none, or the target's own
+    ngrams: str = DEFAULT_NGRAMS  # lookup's n-gram store: a file, "": none, default: Canopy's own
 
     def __post_init__(self) -> None:
         _require_choice("drafter.source", self.source, SOURCES)

@@ -5,6 +5,7 @@ from answers import answer_of
 from hypothesis import given
 from hypothesis import strategies as st
 
+from canopy.drafter.lookup import counting
 from canopy.drafter.lookup.ngram_store import NgramStore
 from canopy.drafter.lookup.online_ngrams import OnlineNgrams
 from canopy.drafter.lookup.source import LookupSource
@@ -12,11 +13,11 @@ from canopy.drafter.source import DraftSequence, DraftTask
 from canopy.sampling import PolicyName, SamplingParams
 from canopy.tree.policies import PolicySettings
 from canopy_kernels.ngram.ngram_table import context_keys, empty_ngram_table, find_context
-from canopy_training.lookup import ngrams
 from canopy_training.lookup.ngrams import count
 
 texts = st.lists(st.integers(0, 3), min_size=1, max_size=40)
 PROMPT = [1, 2, 3, 0]
+EVERY_CONTEXT = (1, 1, 1, 1)
 
 
 def rows(grams):
@@ -48,10 +49,9 @@ def text_of(answer):
 
 @given(st.lists(texts, max_size=3), st.lists(texts, min_size=1, max_size=3))
 def test_learnt_and_stored_count_alike(stored, served):
-    before, ngrams.LEAST_TOTALS = ngrams.LEAST_TOTALS, (1, 1, 1, 1)
-    parts = [answer_of(PROMPT, text) for text in stored + served]
-    whole, base = count(parts), count(parts[: len(stored)])
-    ngrams.LEAST_TOTALS = before
+    parts = [(text_of(text), len(PROMPT)) for text in stored + served]
+    whole = counting.count(parts, least_totals=EVERY_CONTEXT)
+    base = counting.count(parts[: len(stored)], least_totals=EVERY_CONTEXT)
     table = OnlineNgrams(base, answers_at_once=len(served))
     for text in served:
         assert table.ngrams is base

@@ -15,7 +15,7 @@ from canopy.model_store.manifest import (
 )
 
 
-@pytest.mark.parametrize("name", ["NGRAM_STORE", "BLOCK_DRAFTER", "SMALL_DRAFTER"])
+@pytest.mark.parametrize("name", ["NGRAM_STORE", "SHIPPED_TEXTS", "BLOCK_DRAFTER", "SMALL_DRAFTER"])
 def test_what_is_shipped_is_what_its_manifest_says(name):
     assert integrity_error(getattr(assets, name), None, full=True) is None
 

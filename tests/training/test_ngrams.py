@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tiny_model import write_tiny_model
 
 from canopy.config import Deployment, DrafterConfig, TargetConfig
+from canopy.drafter.lookup.counting import LEAST_TOTALS
 from canopy.drafter.lookup.ngram_store import NgramStore
 from canopy.drafter.stage import make_drafter
 from canopy.errors import InvalidDeployment
@@ -27,7 +28,7 @@ from canopy_kernels.ngram.ngram_table import (
     context_keys,
     find_context,
 )
-from canopy_training.lookup.ngrams import LEAST_TOTALS, count, further_texts, is_held_out
+from canopy_training.lookup.ngrams import count, further_texts, is_held_out
 
 texts = st.lists(st.integers(0, 3), min_size=1, max_size=60)
 

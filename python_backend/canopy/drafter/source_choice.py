@@ -2,14 +2,16 @@
 starts sooner and stays small."""
 
 import logging
+from pathlib import Path
 
 from canopy.config import DEFAULT_NGRAMS, Deployment
-from canopy.drafter.lookup.ngram_store import NgramStore
+from canopy.drafter.lookup.ngram_store import NgramStore, vocabulary_of
 from canopy.drafter.lookup.online_ngrams import OnlineNgrams
 from canopy.drafter.lookup.source import LookupSource
+from canopy.drafter.lookup.text_store import open_text_store
 from canopy.drafter.source import NoSource, ProposalSource
 from canopy.errors import InvalidDeployment
-from canopy.model_store.assets import ngram_store_path
+from canopy.model_store.assets import NGRAM_STORE
 from canopy.model_store.folders import model_folder
 from canopy.model_store.vocabulary import vocabulary_digest
 
@@ -40,16 +42,30 @@ def make_source(deployment: Deployment) -> tuple[ProposalSource, int]:
 
 def _make_lookup(deployment: Deployment) -> tuple[LookupSource, int]:
     """Compiled and ready; without its store where that does not fit."""
-    drafter, store, num_missing = deployment.drafter, NgramStore.empty(), 0
-    if path := ngram_store_path(drafter.ngrams):
-        try:
-            store = NgramStore.open(path, vocabulary_digest(model_folder(deployment.target.model)))
-        except InvalidDeployment as error:
-            # The default is for the default model, and for others of its vocabulary.
-            is_wanted = drafter.ngrams != DEFAULT_NGRAMS
-            num_missing = int(is_wanted)
-            logger.log(logging.ERROR if is_wanted else logging.INFO, "no n-gram store: %s", error)
+    drafter = deployment.drafter
+    store, num_missing = _ngram_store(drafter.ngrams, model_folder(deployment.target.model))
     learning = OnlineNgrams(store.ngrams) if drafter.learn_online else None
     source = LookupSource(drafter.min_match, drafter.max_match, store, learning, drafter.coupling)
     source.warm_up()
     return source, num_missing
+
+
+def _ngram_store(ngrams: str, target: Path) -> tuple[NgramStore, int]:
+    """The store that a deployment names, or an empty one, and how many had to be left out."""
+    if not ngrams:
+        return NgramStore.empty(), 0
+    try:
+        vocabulary = vocabulary_digest(target)
+        if ngrams == DEFAULT_NGRAMS:
+            return _shipped_store(target, vocabulary), 0
+        return NgramStore.open(Path(ngrams).expanduser(), vocabulary), 0
+    except InvalidDeployment as error:
+        logger.error("no n-gram store: %s", error)
+        return NgramStore.empty(), 1
+
+
+def _shipped_store(target: Path, vocabulary: str) -> NgramStore:
+    """Counted by the default model's own tokens, or for another vocabulary from the same texts."""
+    if vocabulary_of(NGRAM_STORE) == vocabulary:
+        return NgramStore.open(NGRAM_STORE, vocabulary)
+    return open_text_store(target, vocabulary, NgramStore.weights_of(NGRAM_STORE))

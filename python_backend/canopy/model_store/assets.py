@@ -7,6 +7,7 @@ from canopy.config import DEFAULT_MODEL, DEFAULT_NGRAMS
 _SHIPPED = Path(__file__).parents[1] / "shipped"
 
 NGRAM_STORE = _SHIPPED / "ngrams" / f"{DEFAULT_MODEL}.safetensors"
+SHIPPED_TEXTS = _SHIPPED / "texts" / f"{DEFAULT_MODEL}.jsonl.xz"  # its answers, with their prompts
 BLOCK_DRAFTER = _SHIPPED / "drafters" / DEFAULT_MODEL
 SMALL_DRAFTER = _SHIPPED / "drafters" / f"{DEFAULT_MODEL}-small"
 

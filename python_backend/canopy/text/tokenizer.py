@@ -70,6 +70,11 @@ class Tokenizer:
             )
         return tuple(sorted(known))
 
+    @property
+    def vocab_size(self) -> int:
+        """Tokens, added ones included."""
+        return self._tokenizer.get_vocab_size(with_added_tokens=True)
+
     def encode(self, text: str) -> list[int]:
         """Ids of a bare prompt, with the special tokens that the model expects around it."""
         return self._tokenizer.encode(text, add_special_tokens=True).ids

@@ -52,6 +52,11 @@ class NgramStore:
         """The same, whatever its weights are of. Raises InvalidDeployment."""
         return NgramStore(_read(path, vocabulary)[0], np.zeros(0))
 
+    @staticmethod
+    def weights_of(path: Path) -> np.ndarray:
+        """The weights in a file of whatever vocabulary. Raises InvalidDeployment as `open` does."""
+        return NgramStore.open(path, vocabulary_of(path)).weights
+
     def save(self, path: Path, vocabulary: str) -> None:
         """Write the file that `open` maps."""
         tensors = dict(self.ngrams._asdict())
@@ -63,6 +68,14 @@ class NgramStore:
         save_file({name: np.ascontiguousarray(t) for name, t in tensors.items()}, partial, metadata)
         partial.replace(path)
         write_manifest(path, f"vocabulary {vocabulary}")
+
+
+def vocabulary_of(path: Path) -> str:
+    """`vocabulary_digest` of the target that a file is for. Raises InvalidDeployment."""
+    try:
+        return _map_safetensors(path)[1]["vocabulary"]
+    except (OSError, ValueError, KeyError) as error:
+        raise InvalidDeployment(f"{path} is no n-gram store: {error}") from error
 
 
 def _read(path: Path, vocabulary: str) -> tuple[NgramTable, np.ndarray, str | None]:
