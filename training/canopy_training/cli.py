@@ -67,6 +67,39 @@ def corpus(
         raise typer.BadParameter(str(error)) from error
 
 
+@app.command()
+def store(
+    out: Annotated[Path, typer.Option(help="File; drafter.ngrams names it.")],
+    config: Config = None,
+    prompts: Annotated[
+        Path | None, typer.Option(exists=True, help="JSON lines, each with a prompt.")
+    ] = None,
+    minutes: Annotated[float, typer.Option(min=0.1, help="That it takes at most.")] = 20.0,
+    batch: Annotated[int, typer.Option(min=1, help="Answers written at once.")] = 48,
+    threads: Threads = 1,
+) -> None:
+    """Make lookup's n-gram store and its weights for a target: corpus, ngrams, survival in one.
+
+    Without prompts of your own, which are better, those that come with Canopy are answered.
+
+    Example: canopy-train store --config my.toml --out ngrams.safetensors --threads 2
+    """
+    target = _target(config, threads)
+    from canopy_training.corpus.corpus import InvalidCorpus
+    from canopy_training.lookup.own_store import write_own_store
+    from canopy_training.lookup.reliability import reliability_table
+
+    try:
+        made = write_own_store(prompts, out, target, minutes, batch)
+    except InvalidCorpus as error:
+        raise typer.BadParameter(str(error)) from error
+    typer.echo(reliability_table(made.check))
+    typer.echo(
+        f"{made.num_answers} answers, {made.num_tokens} tokens: {len(made.store.ngrams.keys)} "
+        f"contexts in {out}"
+    )
+
+
 for command in (ngrams, survival, drafter, export, mix, autoregressive):
     app.command()(command)
 

@@ -16,7 +16,7 @@ from canopy.drafter.lookup.suffix_index import SuffixIndex
 from canopy_kernels.ngram.candidates import LONGEST_GRAM, LONGEST_MATCH, Drafted, nothing_drafted
 from canopy_kernels.ngram.continuations import NUM_FEATURES, candidate_features
 from canopy_kernels.ngram.ngram_table import NgramTable
-from canopy_training.corpus.corpus import Answer, Corpus, InvalidCorpus
+from canopy_training.corpus.corpus import Answer, InvalidCorpus
 from canopy_training.lookup.ngrams import is_held_out
 from canopy_training.lookup.reliability import Check
 
@@ -154,13 +154,13 @@ def log_loss(examples: Examples, weights: np.ndarray) -> float:
 
 
 def fit_and_check(
-    corpus: Corpus, ngrams: NgramTable, max_match: int, drafting: Drafting | None = None
+    answers: Iterable[Answer], ngrams: NgramTable, max_match: int, drafting: Drafting | None = None
 ) -> tuple[Check, np.ndarray]:
     """Weights of all held-out answers, and how well those of one half foretell the other.
 
     Raises InvalidCorpus when nothing was held out.
     """
-    held_out = [answer for answer in corpus if is_held_out(answer.number)]
+    held_out = [answer for answer in answers if is_held_out(answer.number)]
     halves = [
         gather(
             (a for a in held_out if a.number // 2 // 10 % 2 == half),
@@ -171,7 +171,7 @@ def fit_and_check(
         for half in (0, 1)
     ]
     if not all(half.num_nodes for half in halves):
-        raise InvalidCorpus(f"{corpus.folder} has too few answers that are held out")
+        raise InvalidCorpus("too few answers are held out, one pair in ten: answer more prompts")
     unseen = halves[1]
     probs = acceptance(unseen, fit(halves[0]))
     check = Check(unseen.features, unseen.depths, probs, unseen.accepted)
