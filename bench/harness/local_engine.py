@@ -8,13 +8,15 @@ from typing import Any
 
 from canopy.config import Deployment
 from canopy.drafter.stage import make_drafter
-from canopy.engine.loop import Engine, Stages
+from canopy.engine.loop import Engine
 from canopy.engine.metrics import EngineMetrics
 from canopy.engine.output import Delta
 from canopy.engine.request import GenerationRequest
+from canopy.engine.stages import Stages
 from canopy.errors import CanopyError
+from canopy.frontend.client_request import ClientRequest
 from canopy.frontend.limits import engine_limits, model_limits
-from canopy.frontend.request_parser import ClientRequest, RequestParser
+from canopy.frontend.request_parser import RequestParser
 from canopy.frontend.sampling_options import ClientParameters
 from canopy.grammar.target import target_grammars
 from canopy.model_store.folders import model_folder

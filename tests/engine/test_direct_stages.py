@@ -16,10 +16,12 @@ from canopy.config import (
     TargetConfig,
 )
 from canopy.drafter.stage import make_drafter
-from canopy.engine.loop import Engine, Stages
+from canopy.engine.loop import Engine
+from canopy.engine.stages import Stages
 from canopy.errors import InvalidDeployment
+from canopy.frontend.client_request import ClientRequest
 from canopy.frontend.limits import engine_limits, model_limits
-from canopy.frontend.request_parser import ClientRequest, RequestParser
+from canopy.frontend.request_parser import RequestParser
 from canopy.text.tokenizer import Tokenizer
 from canopy.tree_builder.stage import make_tree_builder
 from canopy.verifier.construction import make_verifier

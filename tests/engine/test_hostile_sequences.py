@@ -18,10 +18,12 @@ from canopy.acceptance import draft_noise, draw_children, slot_log_probs
 from canopy.config import CacheConfig, Deployment
 from canopy.drafter.lookup.source import LookupSource
 from canopy.drafter.stage import DrafterStage
-from canopy.engine.loop import Engine, Stages
+from canopy.engine.loop import Engine
+from canopy.engine.stages import Stages
 from canopy.errors import InvalidRequest
+from canopy.frontend.client_request import ClientRequest
 from canopy.frontend.limits import engine_limits
-from canopy.frontend.request_parser import ClientRequest, RequestParser
+from canopy.frontend.request_parser import RequestParser
 from canopy.frontend.sampling_params import ModelLimits
 from canopy.protocol.messages import BuildRequest, DraftRequest, VerifyRequest
 from canopy.tree import DraftTree, Proposal, ProposalRow
@@ -106,6 +108,8 @@ class Spoiler:
 
 class Letters:
     """A tokenizer of one letter a token."""
+
+    longest_token_bytes = None
 
     def encode(self, text):
         return [ord(letter) - ord("a") for letter in text]

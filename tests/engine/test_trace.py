@@ -9,7 +9,7 @@ from toys import CollectingSink, Pipeline, continuation, decode
 
 from canopy.config import DrafterConfig
 from canopy.engine.trace import path_survival
-from canopy.frontend.request_parser import ClientRequest
+from canopy.frontend.client_request import ClientRequest
 from canopy.sampling import PolicyName
 
 

@@ -4,10 +4,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from canopy.engine.loop import Engine, Stages
+from canopy.engine.loop import Engine
 from canopy.engine.output import Delta
 from canopy.engine.request import GenerationRequest
 from canopy.engine.request_queue import EngineLimits
+from canopy.engine.stages import Stages
 from canopy.errors import CanopyError, StageFailed
 from canopy.protocol.messages import (
     BuildReply,

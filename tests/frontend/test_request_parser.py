@@ -6,7 +6,8 @@ import pytest
 
 from canopy.config import CacheConfig, Deployment, DrafterConfig, LimitsConfig, TreeConfig
 from canopy.errors import ContextLengthExceeded, InvalidRequest
-from canopy.frontend.request_parser import ClientRequest, RequestParser
+from canopy.frontend.client_request import ClientRequest
+from canopy.frontend.request_parser import RequestParser
 from canopy.frontend.sampling_options import ClientParameters
 from canopy.frontend.sampling_params import ModelLimits
 from canopy.sampling import Acceptance, PolicyName
@@ -232,3 +233,18 @@ def test_a_call_in_the_history_may_have_no_arguments(parser, arguments):
     messages = json.dumps([{"role": "assistant", "tool_calls": [call]}]).encode()
     with pytest.raises(ContextLengthExceeded):  # rendered, with more than 40 bytes
         parser.parse(ClientRequest(messages=messages))
+
+
+def test_a_prompt_that_is_too_long_whatever_its_tokens_is_not_tokenized(tokenizer, monkeypatch):
+    parser = RequestParser(Deployment(), MODEL, tokenizer)
+    longest = tokenizer.longest_token_bytes
+    too_long = "x" * (CONTEXT * longest + 1)
+    monkeypatch.setattr(tokenizer, "_ids", lambda *_args, **_more: pytest.fail("tokenized"))
+    chat = json.dumps([{"role": "user", "content": too_long}]).encode()
+    for client in (ClientRequest(text_input=too_long.encode()), ClientRequest(messages=chat)):
+        with pytest.raises(ContextLengthExceeded, match=r"40 tokens, the prompt has at least"):
+            parser.parse(client)
+    parser = RequestParser(Deployment(limits=LimitsConfig(max_prompt_bytes=9)), MODEL, tokenizer)
+    for name in ("text_input", "messages", "sampling_parameters"):
+        with pytest.raises(InvalidRequest, match=f"{name} has 10 bytes, at most 9"):
+            parser.check_sizes(ClientRequest(**{name: bytes(10)}))

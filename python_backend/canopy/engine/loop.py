@@ -8,21 +8,21 @@ benchmark and in the server; only the stages behind the Protocols differ.
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from canopy.engine.health import EngineHealth, health_of
 from canopy.engine.metrics import EngineMetrics
 from canopy.engine.output import Delta, Sink
 from canopy.engine.request import EngineSequence, GenerationRequest
-from canopy.engine.request_queue import SHUTTING_DOWN, EngineLimits, RequestQueue
+from canopy.engine.request_queue import SHUTTING_DOWN, EngineLimits, RequestQueue, Reservation
 from canopy.engine.sequence_result import SequenceResult, sequence_results
 from canopy.engine.speculator import DraftedTrees, Speculator
 from canopy.engine.stage_health import STAGES, StageHealth
 from canopy.engine.stage_sync import StageSyncState
+from canopy.engine.stages import Stages
 from canopy.engine.trace import TracedStep
 from canopy.errors import Cancelled, CanopyError, ServerStopping, StageFailed
 from canopy.protocol.messages import Status, VerifyReply, VerifyRequest
-from canopy.protocol.stages import Drafter, TreeBuilder, Verifier
 
 logger = logging.getLogger(__name__)
 
@@ -34,21 +34,10 @@ _FIRST_PING_S = 0.1  # while stages are loaded for the first time
 _LOADING_POLL_S = 0.05  # between two looks at the requests while the verifier is loaded again
 
 
-@dataclass(frozen=True)
-class Stages:
-    """The pipeline by its names: draft, tree_builder, verifier."""
-
-    drafter: Drafter
-    tree_builder: TreeBuilder
-    verifier: Verifier
-    restart: Callable[[str], None] = lambda stage: None  # a failed one; raises when that fails too
-    ping: Callable[[str], None] = lambda stage: None  # raises StageFailed when nobody answers
-
-
 class Engine:
     """Owns every request from `submit` to its last response.
 
-    `submit` may be called from any thread; `step` and `run` belong to one.
+    `reserve` and `submit` may be called from any thread; `step` and `run` belong to one.
     """
 
     def __init__(
@@ -69,10 +58,18 @@ class Engine:
 
     # Requests come in
 
-    def submit(self, request: GenerationRequest, sink: Sink) -> None:
-        """Queue a request. Raises Unavailable when the queue is full or the engine drains."""
+    def reserve(self) -> Reservation:
+        """A place for a request. Raises Unavailable when all are taken or the engine drains."""
         self._is_asked = True
-        self._queue.add(EngineSequence(request, sink, self._decode))
+        return self._queue.reserve()
+
+    def submit(
+        self, request: GenerationRequest, sink: Sink, reservation: Reservation | None = None
+    ) -> None:
+        """Queue a request at its place, or at a new one. Raises Unavailable."""
+        place = reservation or self.reserve()
+        sequence = EngineSequence(request, sink, self._decode, arrived_s=place.arrived_s)
+        self._queue.add(sequence, place)
 
     def health(self, is_running: bool = True) -> EngineHealth:
         """What probes are told, from any thread. is_running: a thread is inside `run`."""
@@ -105,6 +102,7 @@ class Engine:
             except Exception as error:
                 logger.exception("a step failed")
                 self._fail_all(CanopyError(f"the engine failed: {error!r}"))
+        self._queue.close()
         self._fail_all(SHUTTING_DOWN)
 
     def _ping_stages(self) -> None:

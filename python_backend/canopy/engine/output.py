@@ -22,6 +22,7 @@ class Delta:
 
     text: str
     num_tokens: int  # emitted tokens behind this piece
+    num_input_tokens: int = 0  # of the prompt
     finish_reason: str | None = None  # "stop" or "length"
     report: dict[str, Any] | None = None  # the speculation report, with the last piece
     rounds: list[dict[str, Any]] | None = None  # since the last piece, when a trace is asked for

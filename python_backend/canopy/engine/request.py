@@ -118,7 +118,11 @@ class EngineSequence:
 
     @property
     def num_emitted(self) -> int:
-        return len(self.token_ids) - len(self.request.prompt_token_ids)
+        return len(self.token_ids) - self._num_input_tokens
+
+    @property
+    def _num_input_tokens(self) -> int:
+        return len(self.request.prompt_token_ids)
 
     @property
     def max_depth(self) -> int:
@@ -178,6 +182,7 @@ class EngineSequence:
         delta = Delta(
             self._pending_text,
             len(shown),
+            self._num_input_tokens,
             finish_reason,
             report if finish_reason else None,
             token_ids=shown,

@@ -1,6 +1,7 @@
 """The requests that the engine has accepted: those that run, those that wait, and room for more."""
 
 import threading
+import time
 from collections import deque
 from dataclasses import dataclass
 
@@ -22,13 +23,31 @@ class EngineLimits:
     block_size: int
 
 
+class Reservation:
+    """A place for a request whose prompt is still being read. `add` takes it, or `release` does."""
+
+    def __init__(self, queue: "RequestQueue") -> None:
+        self._queue = queue
+        self.arrived_s = time.monotonic()
+
+    @property
+    def is_held(self) -> bool:
+        """Not taken, given back or lost since the engine ended."""
+        return self._queue.holds(self)
+
+    def release(self) -> None:
+        """Give the place back; nothing happens where it was taken."""
+        self._queue.release(self)
+
+
 class RequestQueue:
-    """`add`, `drain` and `load` may be called from any thread, all else belongs to the engine's."""
+    """What stands above `wait` may be called from any thread, the rest belongs to the engine's."""
 
     def __init__(self, limits: EngineLimits, metrics: EngineMetrics) -> None:
         self.running: list[EngineSequence] = []  # oldest first
         self.is_draining = False
         self._waiting: deque[EngineSequence] = deque()  # preempted ones stand in front
+        self._reserved: set[Reservation] = set()
         self._open: set[EngineSequence] = set()  # accepted, and not answered to their end
         self._limits = limits
         self._metrics = metrics
@@ -47,20 +66,38 @@ class RequestQueue:
         with self._changed:
             return [*self.running, *self._waiting]
 
-    def add(self, sequence: EngineSequence) -> None:
-        """Queue a sequence. Raises Unavailable when there is no place, or none any more."""
+    def reserve(self) -> Reservation:
+        """A place for one request. Raises Unavailable when there is none, or none any more."""
         with self._changed:
             if self.is_draining:
                 raise SHUTTING_DOWN
             if self._num_places <= 0:
                 raise Unavailable(
-                    f"{len(self.running)} requests run and {len(self._waiting)} wait already: "
+                    f"{len(self.running)} requests run and {self._num_held_up} wait already: "
                     "retry later"
                 )
+            reservation = Reservation(self)
+            self._reserved.add(reservation)
+            return reservation
+
+    def add(self, sequence: EngineSequence, reservation: Reservation) -> None:
+        """Queue a sequence at its place. Raises Unavailable when the engine has ended meanwhile."""
+        with self._changed:
+            if reservation not in self._reserved:
+                raise SHUTTING_DOWN
+            self._reserved.remove(reservation)
             self._metrics.num_requests += 1
             self._open.add(sequence)
             self._waiting.append(sequence)
             self._changed.notify()
+
+    def holds(self, reservation: Reservation) -> bool:
+        with self._changed:
+            return reservation in self._reserved
+
+    def release(self, reservation: Reservation) -> None:
+        with self._changed:
+            self._reserved.discard(reservation)
 
     def drain(self) -> None:
         """Accept nothing more."""
@@ -68,20 +105,32 @@ class RequestQueue:
             self.is_draining = True
             self._changed.notify()
 
+    def close(self) -> None:
+        """Accept nothing more, not even what is being read."""
+        self.drain()
+        with self._changed:
+            self._reserved.clear()
+
     def load(self) -> Load:
         """What is held now; a request is left until its last response is on its way."""
         with self._changed:
             return Load(
-                num_left=len(self._open),
+                num_left=len(self._open) + len(self._reserved),
                 num_running=len(self.running),
-                num_waiting=len(self._waiting),
+                num_waiting=self._num_held_up,
                 num_places=self._num_places,
                 is_draining=self.is_draining,
             )
 
     @property
     def _num_places(self) -> int:
-        return self._limits.max_running + self._limits.max_waiting - len(self)
+        num_held = len(self.running) + self._num_held_up
+        return self._limits.max_running + self._limits.max_waiting - num_held
+
+    @property
+    def _num_held_up(self) -> int:
+        """Requests that wait, for their prompt to be read or for room in a step."""
+        return len(self._waiting) + len(self._reserved)
 
     # For the engine's thread
 

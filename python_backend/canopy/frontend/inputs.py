@@ -6,8 +6,8 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from canopy.errors import InvalidRequest
+from canopy.frontend.client_request import ClientRequest
 from canopy.frontend.neutral import PROTOCOL_PARAMETERS, without_neutral
-from canopy.frontend.request_parser import ClientRequest
 from canopy.frontend.sampling_options import parse_timeout_us
 
 OPTIONAL_OUTPUTS = (

@@ -1,6 +1,6 @@
 """From what a client sent to a checked GenerationRequest."""
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +8,7 @@ import numpy as np
 from canopy.config import Deployment
 from canopy.engine.request import GenerationRequest
 from canopy.errors import ContextLengthExceeded, InvalidRequest
+from canopy.frontend.client_request import ClientRequest
 from canopy.frontend.messages import parse_json, parse_messages
 from canopy.frontend.sampling_options import ClientParameters, parse_parameters, with_json_read
 from canopy.frontend.sampling_params import ModelLimits, SamplingParamsBuilder
@@ -15,20 +16,6 @@ from canopy.grammar.compiler import GrammarCompiler
 from canopy.text.chat_form import is_reasoning_open
 from canopy.text.chat_template import PLAIN_CHAT, ChatOptions
 from canopy.text.tokenizer import Tokenizer
-
-
-@dataclass(frozen=True)
-class ClientRequest:
-    """The inputs of the entry model, as they came; None = not sent."""
-
-    text_input: bytes | None = None
-    messages: bytes | None = None
-    stream: bool = False
-    exclude_input_in_output: bool | None = None
-    sampling_parameters: bytes | None = None
-    request_parameters: dict[str, Any] = field(default_factory=dict)
-    timeout_us: int = 0
-    needs_logprobs: bool = False  # an output that is made of them was asked for
 
 
 class RequestParser:
@@ -54,8 +41,13 @@ class RequestParser:
             deployment, model, tokenizer, self.max_context_length, grammars
         )
 
+    def check_sizes(self, client: ClientRequest) -> None:
+        """Raises InvalidRequest for what is too long to be parsed at all."""
+        client.check_sizes(self._deployment.limits.max_prompt_bytes)
+
     def parse(self, client: ClientRequest) -> GenerationRequest:
         """Raises InvalidRequest, with a text that says what to change."""
+        self.check_sizes(client)
         parameters = _merged_parameters(client)
         given = parse_parameters(parameters, self._model.defaults)
         if client.needs_logprobs and given.logprobs is None:
@@ -90,20 +82,16 @@ class RequestParser:
         text, token_ids = self._encoded(client, given)
         if not token_ids:
             raise InvalidRequest("the prompt is empty")
-        if len(token_ids) > self.max_context_length:
-            raise ContextLengthExceeded(
-                f"the maximum context length is {self.max_context_length} tokens, the prompt has "
-                f"{len(token_ids)}: shorten it"
-            )
+        self._check_fits(len(token_ids))
         self._check_known(token_ids)
         return text, token_ids
 
     def _encoded(self, client: ClientRequest, given: ClientParameters) -> tuple[str, list[int]]:
         if client.messages is not None:
-            self._check_size(client.messages, "messages")
             messages = parse_messages(client.messages)
             options = _chat_options(given)
             text = self._tokenizer.render_chat(messages, given.allow_special_tokens, options)
+            self._check_length(text)
             return text, self._tokenizer.encode_rendered(text)
         if not given.allow_special_tokens:
             raise InvalidRequest("allow_special_tokens = false goes with messages alone")
@@ -111,9 +99,25 @@ class RequestParser:
             raise InvalidRequest("tools and options of the chat template go with messages alone")
         if given.prompt_token_ids:
             token_ids = list(given.prompt_token_ids)
+            self._check_fits(len(token_ids))
+            self._check_known(token_ids)
             return self._tokenizer.decode(token_ids), token_ids
-        text = self._decode(client.text_input or b"", "text_input")
+        text = _decode(client.text_input or b"", "text_input")
+        self._check_length(text)
         return text, self._tokenizer.encode(text)
+
+    def _check_length(self, text: str) -> None:
+        """What is too long whatever its tokens are is not tokenized."""
+        longest = self._tokenizer.longest_token_bytes
+        if longest is not None:
+            self._check_fits(-(-len(text.encode("utf-8", "surrogatepass")) // longest), "at least ")
+
+    def _check_fits(self, num_tokens: int, how: str = "") -> None:
+        if num_tokens > self.max_context_length:
+            raise ContextLengthExceeded(
+                f"the maximum context length is {self.max_context_length} tokens, the prompt has "
+                f"{how}{num_tokens}: shorten it"
+            )
 
     def _check_known(self, token_ids: list[int]) -> None:
         """A tokenizer may have tokens, such as a `[PAD]`, that its model was never given."""
@@ -123,23 +127,13 @@ class RequestParser:
                 f"is outside the model's vocabulary of {self._model.vocab_size}: leave it out"
             )
 
-    def _decode(self, text: bytes, name: str) -> str:
-        self._check_size(text, name)
-        try:
-            return text.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise InvalidRequest(f"{name} is not valid UTF-8: {error}") from error
-
-    def _check_size(self, text: bytes, name: str) -> None:
-        limit = self._deployment.limits.max_prompt_bytes
-        if len(text) > limit:
-            raise InvalidRequest(f"{name} has {len(text)} bytes, at most {limit} are accepted")
-
     def tokenize(self, client: ClientRequest, add_special_tokens: bool) -> list[int]:
         """The tokens of a text or a chat. Raises InvalidRequest."""
+        self.check_sizes(client)
         given = parse_parameters(_merged_parameters(client))
         if client.text_input is not None and not add_special_tokens:
-            text = self._decode(client.text_input, "text_input")
+            text = _decode(client.text_input, "text_input")
+            self._check_length(text)
             return self._tokenizer.encode_rendered(text)
         return self._encoded(client, given)[1]
 
@@ -200,6 +194,13 @@ def _chat_options(given: ClientParameters) -> ChatOptions:
         given.continue_final_message,
         given.chat_template_kwargs,
     )
+
+
+def _decode(text: bytes, name: str) -> str:
+    try:
+        return text.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"{name} is not valid UTF-8: {error}") from error
 
 
 def _merged_parameters(client: ClientRequest) -> dict[str, Any]:

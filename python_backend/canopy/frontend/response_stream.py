@@ -22,14 +22,12 @@ class TritonSink(Reply):
         response_thread: ResponseThread,
         request_id: str = "",
         returned_outputs: Collection[str] = (),
-        num_input_tokens: int = 0,
         token_texts: TokenTexts | None = None,
     ) -> None:
         """token_texts: spells log-probs, where they are asked for."""
         super().__init__(sender, response_thread)
         self.request_id = request_id
         self._returned = returned_outputs
-        self._num_input_tokens = num_input_tokens
         self._token_texts = token_texts
 
     def send(self, delta: Delta) -> None:
@@ -41,7 +39,7 @@ class TritonSink(Reply):
         if "finish_reason" in self._returned:
             tensors.append(_string("finish_reason", str(delta.finish_reason)))
         if "num_input_tokens" in self._returned:
-            tensors.append(_count("num_input_tokens", self._num_input_tokens))
+            tensors.append(_count("num_input_tokens", delta.num_input_tokens))
         if "num_output_tokens" in self._returned:
             tensors.append(_count("num_output_tokens", delta.num_tokens))
         if "token_ids" in self._returned:

@@ -1,4 +1,4 @@
-"""The entry model: checks and enqueues on the server's thread, one engine loop on its own."""
+"""The entry model: takes requests in on the server's thread; threads of its own do the rest."""
 
 import json
 import threading
@@ -9,14 +9,17 @@ from typing import Any
 
 from canopy.config import Deployment
 from canopy.costs.profile_file import load_profile
-from canopy.engine.loop import Engine, Stages
+from canopy.engine.loop import Engine
 from canopy.engine.output import Delta
+from canopy.engine.stages import Stages
 from canopy.errors import CanopyError, InvalidRequest
+from canopy.frontend.client_request import ClientRequest
 from canopy.frontend.inputs import InferenceInputs
 from canopy.frontend.limits import engine_limits, model_limits
 from canopy.frontend.profile_refiner import ProfileRefiner
 from canopy.frontend.reply import Reply
-from canopy.frontend.request_parser import ClientRequest, RequestParser
+from canopy.frontend.request_parser import RequestParser
+from canopy.frontend.request_reader import RequestReader
 from canopy.frontend.response_stream import TritonSink
 from canopy.frontend.response_thread import ResponseThread
 from canopy.frontend.stage_restart import restart_stage
@@ -48,6 +51,7 @@ class EntryService:
         self._parser = RequestParser(deployment, limits, tokenizer, grammars)
         self._token_texts = TokenTexts(tokenizer, grammars)
         self._engine = Engine(stages, engine_limits(deployment), tokenizer.decode)
+        self._reader = RequestReader(self._parser, self._engine.reserve, self._engine.submit)
         self._metrics = MetricsPublisher(self._engine.metrics, deployment.server.metrics_interval_s)
         self._response_thread = ResponseThread()
         self._sinks: weakref.WeakSet[TritonSink] = weakref.WeakSet()
@@ -71,22 +75,17 @@ class EntryService:
             TritonSink(sender, self._response_thread).send(self._control(control))
             return
         returned = inputs.returned_outputs()
-        parsed = self._parser.parse(inputs.client_request())
         sink = TritonSink(
-            sender,
-            self._response_thread,
-            inputs.request_id(),
-            returned,
-            len(parsed.prompt_token_ids),
-            self._token_texts,
+            sender, self._response_thread, inputs.request_id(), returned, self._token_texts
         )
         self._sinks.add(sink)
-        self._engine.submit(parsed, sink)
+        self._reader.read(inputs.client_request(), sink)
 
     def close(self) -> None:
         """Stop the engine; what still runs is told so."""
         self._engine.stop()
         self._thread.join(timeout=10.0)
+        self._reader.close()
         self._response_thread.close()
 
     def _run(self) -> None:
@@ -133,7 +132,7 @@ class EntryService:
         if not isinstance(operation, str) or operation not in operations:
             known = ", ".join(operations)
             raise InvalidRequest(f"unknown control operation {operation!r}: known are {known}")
-        return Delta(json.dumps(operations[operation](message)), 0, "stop")
+        return Delta(json.dumps(operations[operation](message)), 0, finish_reason="stop")
 
     def _health(self) -> dict[str, Any]:
         return self._engine.health(self._thread.is_alive()).as_dict()

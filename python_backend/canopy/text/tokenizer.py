@@ -25,6 +25,7 @@ from canopy.text.chat_template import (
     find_template,
 )
 from canopy.text.special_tokens import CUT, SpecialTokenCutter
+from canopy.text.token_length import longest_token_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ class Tokenizer:
         self._cutter = SpecialTokenCutter([token.content for token in added if token.special])
         self._template = self._compiled(find_template(folder, settings))
         self._tool_template = self._compiled(find_template(folder, settings, FOR_TOOLS))
+        self.longest_token_bytes = longest_token_bytes(self._tokenizer)  # None: not known
 
     def _compiled(self, found: tuple[str, Path] | None) -> ChatTemplate | None:
         return found and ChatTemplate(found[0], self._special_tokens, found[1])
@@ -77,17 +79,19 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of a bare prompt, with the special tokens that the model expects around it."""
-        return self._tokenizer.encode(text, add_special_tokens=True).ids
+        return self._ids([text], add_special_tokens=True)
 
     def encode_rendered(self, text: str) -> list[int]:
         """Ids of a text that already carries its special tokens, such as a rendered chat.
 
         What lies between two cuts of `special_tokens` is encoded by itself.
         """
-        pieces = [
-            self._tokenizer.encode(piece, add_special_tokens=False).ids for piece in text.split(CUT)
-        ]
-        return [token_id for ids in pieces for token_id in ids]
+        return self._ids(text.split(CUT), add_special_tokens=False)
+
+    def _ids(self, texts: list[str], add_special_tokens: bool) -> list[int]:
+        """In a batch even for one text: that lets other threads of Python run meanwhile."""
+        encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
+        return [token_id for piece in encoded for token_id in piece.ids]
 
     def decode(self, token_ids: list[int]) -> str:
         """Text of ids; special tokens left out, undecodable bytes as U+FFFD."""
