@@ -19,8 +19,7 @@ DEPLOYMENT_VARIABLE = "CANOPY_DEPLOYMENT"
 
 DEVICES = ("cpu", "cuda")
 HEAD_SOURCES = ("eagle3", "dspark", "dflash")  # published draft heads
-# Drafters that may read the target's hidden states.
-NEURAL_SOURCES = ("block", "markov", *HEAD_SOURCES, "auto", "all")
+NEURAL_SOURCES = ("block", "markov", *HEAD_SOURCES, "auto", "all")  # may read hidden states
 SOURCES = ("none", "lookup", "autoregressive", *NEURAL_SOURCES)
 POLICIES = tuple(name.name.lower() for name in PolicyName if name is not PolicyName.OFF)
 ACCEPTANCE_MODES = tuple(mode.name.lower() for mode in Acceptance)
@@ -106,21 +105,22 @@ class DrafterConfig:
     coupling: float = 0.7  # c in `log q + c * G`, the ranking of children in coupled mode
     max_match: int = 8  # longest suffix, in tokens, that lookup matches; 8 at most
     min_match: int = 1
-    learn_online: bool = False  # lookup's store takes up served answers, of all clients
+    learn_online: str = AUTO  # lookup's store takes up served answers: on, off; auto: see serve
     ngrams: str = DEFAULT_NGRAMS  # lookup's n-gram store: a file, "": none, default: Canopy's own
 
     def __post_init__(self) -> None:
-        _require_choice("drafter.source", self.source, SOURCES)
-        _require_choice("drafter.dtype", self.dtype, ("", *DTYPES))
+        choices = {"source": SOURCES, "dtype": ("", *DTYPES), "learn_online": (AUTO, "on", "off")}
+        for name, known in choices.items():
+            _require_choice(f"drafter.{name}", getattr(self, name), known)
         _require(
             self.dtype not in QUANTIZED or self.source == "autoregressive",
             "drafter.dtype: only an autoregressive drafter has integers; a head has floats",
         )
         _require(self.num_threads >= 0, "drafter.num_threads must be 0 (all CPUs) or more")
-        for name in ("max_nodes", "row_size", "num_candidates"):
+        for name in ("max_nodes", "row_size", "num_candidates", "min_match"):
             _require(getattr(self, name) >= 1, f"drafter.{name} must be at least 1")
-        _require(self.max_match <= LONGEST_MATCH, f"drafter.max_match is {LONGEST_MATCH} at most")
-        _require(1 <= self.min_match <= self.max_match, "drafter.min_match must be in 1..max_match")
+        is_fit = self.min_match <= self.max_match <= LONGEST_MATCH
+        _require(is_fit, f"drafter.max_match must be in min_match..{LONGEST_MATCH}")
         _require(
             (self.source == "autoregressive" or self.reads_hidden_states) == bool(self.model),
             'drafter.model is the folder of a drafter: all sources but "none" and "lookup" need it',

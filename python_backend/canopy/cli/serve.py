@@ -1,13 +1,17 @@
 """`canopy serve` and `canopy fetch-model`."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from canopy.config import DEFAULT_MODEL, Deployment, load_deployment
+from canopy.dtypes import AUTO
 from canopy.progress import phase_bars
+
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def serve(
@@ -37,12 +41,22 @@ def serve(
     deployment = load_deployment(config) if config else Deployment()
     with phase_bars() as progress:
         deployment = with_model_folders(deployment, progress, verify)
+    deployment = with_learning(deployment)
     console = Console()
     for line in check_files(deployment, full=verify):
         console.print(f"[bold yellow]{line}[/]", soft_wrap=True)
     if not measure_if_outdated(config, deployment):
         console.print("[bold yellow]No profile could be measured[/]: trees may cost more than said")
     Supervisor(ServerProcess(deployment), console).run()
+
+
+def with_learning(deployment: Deployment) -> Deployment:
+    """`drafter.learn_online` as on or off: on where nobody but this machine reaches the server."""
+    if deployment.drafter.learn_online != AUTO:
+        return deployment
+    is_own = deployment.server.host in _LOOPBACK
+    drafter = replace(deployment.drafter, learn_online="on" if is_own else "off")
+    return replace(deployment, drafter=drafter)
 
 
 def fetch_model(

@@ -5,8 +5,9 @@ import logging
 from pathlib import Path
 
 from canopy.config import DEFAULT_NGRAMS, Deployment
+from canopy.drafter.lookup.learned_answers import LearnedAnswers, learned_answers_path
 from canopy.drafter.lookup.ngram_store import NgramStore, vocabulary_of
-from canopy.drafter.lookup.online_ngrams import OnlineNgrams
+from canopy.drafter.lookup.online_ngrams import MAX_TOKENS, OnlineNgrams
 from canopy.drafter.lookup.source import LookupSource
 from canopy.drafter.lookup.text_store import open_text_store
 from canopy.drafter.source import NoSource, ProposalSource
@@ -44,10 +45,21 @@ def _make_lookup(deployment: Deployment) -> tuple[LookupSource, int]:
     """Compiled and ready; without its store where that does not fit."""
     drafter = deployment.drafter
     store, num_missing = _ngram_store(drafter.ngrams, model_folder(deployment.target.model))
-    learning = OnlineNgrams(store.ngrams) if drafter.learn_online else None
+    learning = _learning(deployment, store) if drafter.learn_online == "on" else None
     source = LookupSource(drafter.min_match, drafter.max_match, store, learning, drafter.coupling)
     source.warm_up()
     return source, num_missing
+
+
+def _learning(deployment: Deployment, store: NgramStore) -> OnlineNgrams:
+    """With the answers of earlier runs; where their file cannot be had, those of this run alone."""
+    vocabulary = vocabulary_digest(model_folder(deployment.target.model))
+    try:
+        file = LearnedAnswers(learned_answers_path(deployment, vocabulary), MAX_TOKENS)
+    except OSError as error:
+        logger.warning("what is learned ends with this process: %s", error)
+        return OnlineNgrams(store.ngrams)
+    return OnlineNgrams(store.ngrams, file=file)
 
 
 def _ngram_store(ngrams: str, target: Path) -> tuple[NgramStore, int]:

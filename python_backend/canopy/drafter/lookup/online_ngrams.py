@@ -1,11 +1,14 @@
-"""An n-gram table that takes up what was served, in memory.
+"""An n-gram table that takes up what was served.
 
-Finished answers wait until there are some; then the table is counted anew with theirs. What was
-learnt is bounded: when it is full, the older half of it is forgotten.
+What a file remembers of earlier runs is counted at the start. Finished answers wait until there
+are some; then the table is counted anew with theirs. What was learned is bounded: when it is full,
+the older half of it is forgotten.
 """
 
 import numpy as np
 
+from canopy.drafter.lookup.counting import Text
+from canopy.drafter.lookup.learned_answers import LearnedAnswers
 from canopy_kernels.ngram.candidates import LONGEST_GRAM
 from canopy_kernels.ngram.ngram_table import (
     ANSWER_WEIGHT,
@@ -16,7 +19,7 @@ from canopy_kernels.ngram.ngram_table import (
 )
 
 _ANSWERS_AT_ONCE = 64
-_MAX_TOKENS = 1 << 18
+MAX_TOKENS = 1 << 18
 
 
 class OnlineNgrams:
@@ -26,20 +29,26 @@ class OnlineNgrams:
         self,
         stored: NgramTable,
         answers_at_once: int = _ANSWERS_AT_ONCE,
-        max_tokens: int = _MAX_TOKENS,
+        max_tokens: int = MAX_TOKENS,
+        file: LearnedAnswers | None = None,
     ) -> None:
-        self.ngrams = stored
+        """file: remembers the answers over restarts; none: they are forgotten."""
         self._stored = stored
         self._answers_at_once = answers_at_once
         self._max_tokens = max_tokens
-        self._texts: list[tuple[np.ndarray, int]] = []
+        self._file = file
+        self._texts: list[Text] = list(file.texts) if file else []
+        self.ngrams = merged(stored, self._texts) if self._texts else stored
         self._num_waiting = 0
 
     def learn(self, token_ids: np.ndarray, num_prompt: int) -> None:
         """Take up an answer. token_ids: int32, the prompt in front."""
         first = max(num_prompt - LONGEST_GRAM, 0)
         if len(token_ids) > num_prompt:
-            self._texts.append((token_ids[first:].copy(), num_prompt - first))
+            text = (token_ids[first:].copy(), num_prompt - first)
+            self._texts.append(text)
+            if self._file:
+                self._file.append(text)
             self._num_waiting += 1
         if self._num_waiting >= self._answers_at_once:
             self._num_waiting = 0
@@ -51,7 +60,7 @@ class OnlineNgrams:
             self._texts = self._texts[len(self._texts) // 2 :]
 
 
-def merged(stored: NgramTable, texts: list[tuple[np.ndarray, int]]) -> NgramTable:
+def merged(stored: NgramTable, texts: list[Text]) -> NgramTable:
     """A stored table with the counts of texts, each with its number of prompt tokens."""
     lengths = np.diff(stored.starts)
     keys, followers = [np.repeat(stored.keys, lengths)], [stored.follower_ids]
