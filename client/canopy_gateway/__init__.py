@@ -10,12 +10,16 @@ network, and this process faces the clients. Imports go up this list:
     page           the page at /: static files
     request_guard  key, media type, body limit, disconnect = cancel: before anything is parsed
     handlers       from a checked request to its answer
+    responses_api  /v1/responses: its requests as chats, its answers as items and events
     event_stream   what goes out as server-sent events
     answers        the streams behind one request: admission, merging, cleaning up
     schema         what is accepted, and what it means for the server
     messages       the turns of a chat
     neutral        fields that ask for nothing, and fields that are ignored
     responses      what is answered
+    chat_answer    content, reasoning and calls of a chat
+    tools          how calls and reasoning stand in a text
+    tokenization   bodies of /tokenize and /detokenize
     json_text      JSON as it leaves
     strict         JSON as it is read
     errors, settings

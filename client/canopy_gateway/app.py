@@ -18,6 +18,7 @@ from canopy_gateway.json_text import JsonResponse
 from canopy_gateway.page import add_page
 from canopy_gateway.request_guard import RequestGuard
 from canopy_gateway.responses import model_card
+from canopy_gateway.responses_api.request import ResponsesRequest
 from canopy_gateway.schema import ChatRequest, CompletionRequest
 from canopy_gateway.settings import GatewaySettings
 from canopy_gateway.tokenization import DetokenizeRequest, TokenizeRequest
@@ -62,6 +63,10 @@ def _add_routes(app: FastAPI, settings: GatewaySettings) -> None:
     @app.post("/v1/chat/completions")
     async def chat(body: ChatRequest, request: Request) -> Response:
         return await app.state.completer.chat(body, request.state.api_key)
+
+    @app.post("/v1/responses")
+    async def respond(body: ResponsesRequest, request: Request) -> Response:
+        return await app.state.completer.respond(body, request.state.api_key)
 
     @app.post("/v1/completions")
     async def complete(body: CompletionRequest, request: Request) -> Response:

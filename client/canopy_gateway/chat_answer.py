@@ -1,20 +1,22 @@
 """The parts of a chat's answer: content, reasoning and tool calls, whole or in pieces."""
 
-import secrets
-import string
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from canopy_gateway.errors import APIError
 from canopy_gateway.schema import ChatRequest
 from canopy_gateway.settings import GatewaySettings
-from canopy_gateway.tools.events import CallArguments, CallStart, Content, Event, Reasoning
+from canopy_gateway.tools.events import (
+    CallArguments,
+    CallStart,
+    Content,
+    Event,
+    Reasoning,
+    new_call_id,
+)
 from canopy_gateway.tools.formats import FORMATS, REQUIRED, AnswerParser, CallParser, NamedCall
 from canopy_gateway.tools.reasoning import PlainAnswer, ReasoningParser
 from canopy_gateway.tools.schema import NamedTool
-
-_ID_LETTERS = string.ascii_letters + string.digits
-_ID_LENGTH = 9  # all that the template of Mistral's models takes
 
 
 def has_reasoning(request: ChatRequest, form: Mapping[str, Any], settings: GatewaySettings) -> bool:
@@ -99,7 +101,7 @@ def _calls(events: Iterable[Event]) -> list[dict[str, Any]]:
         if isinstance(event, CallStart):
             calls[event.index] = {
                 "index": event.index,
-                "id": "".join(secrets.choice(_ID_LETTERS) for _ in range(_ID_LENGTH)),
+                "id": new_call_id(),
                 "type": "function",
                 "function": {"name": event.name, "arguments": ""},
             }

@@ -4,6 +4,7 @@ While nothing comes, comment lines tell clients and proxies that the connection 
 """
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -21,29 +22,18 @@ COMMENT = b": no text yet\n\n"
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
-class EventStream(Response):
+class EventStream(Response, ABC):
     """Sends the pieces of `answers` as they come, and closes them whatever happens."""
 
     media_type = "text/event-stream"
 
     def __init__(
-        self,
-        answers: Answers,
-        shape: Shape,
-        head: Head,
-        choices_with_usage: int | None,
-        comment_interval_s: float,
-        headers: Mapping[str, str],
+        self, answers: Answers, comment_interval_s: float, headers: Mapping[str, str]
     ) -> None:
-        """`choices_with_usage`: answers per prompt where the usage was asked for, else None."""
         super().__init__(headers={**_HEADERS, **headers})
         del self.headers["content-length"]
         self._answers = answers
-        self._shape = shape
-        self._head = head
-        self._choices_with_usage = choices_with_usage
         self._comment_interval_s = comment_interval_s
-        self._begun: set[int] = set()  # choices of which a piece was sent
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it."""
@@ -56,8 +46,31 @@ class EventStream(Response):
         finally:
             await self._answers.close()
 
-    async def _events(self) -> AsyncIterator[bytes]:
+    @abstractmethod
+    def _events(self) -> AsyncIterator[bytes]:
         """The status is out: from here on an error can only be an event of its own."""
+
+
+class ChunkStream(EventStream):
+    """Of chats and completions."""
+
+    def __init__(
+        self,
+        answers: Answers,
+        shape: Shape,
+        head: Head,
+        choices_with_usage: int | None,
+        comment_interval_s: float,
+        headers: Mapping[str, str],
+    ) -> None:
+        """`choices_with_usage`: answers per prompt where the usage was asked for, else None."""
+        super().__init__(answers, comment_interval_s, headers)
+        self._shape = shape
+        self._head = head
+        self._choices_with_usage = choices_with_usage
+        self._begun: set[int] = set()  # choices of which a piece was sent
+
+    async def _events(self) -> AsyncIterator[bytes]:
         try:
             while not self._answers.has_ended:
                 piece = await self._answers.next(self._comment_interval_s)

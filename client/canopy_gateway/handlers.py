@@ -3,6 +3,7 @@
 import json
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -13,13 +14,17 @@ from canopy_client import NO_RETRY, AsyncClient, AsyncTextStream, ClientError, C
 from canopy_gateway.answers import Admission, Answers, choice_seed
 from canopy_gateway.chat_answer import ChatAnswer, answer_parser, has_reasoning
 from canopy_gateway.errors import APIError
-from canopy_gateway.event_stream import EventStream
+from canopy_gateway.event_stream import ChunkStream, EventStream
 from canopy_gateway.json_text import JsonResponse
 from canopy_gateway.logprobs import mean_logprob
 from canopy_gateway.responses import ChatShape, CompletionShape, Head, Shape, usage_of
+from canopy_gateway.responses_api.answer import ResponseAnswer
+from canopy_gateway.responses_api.event_stream import ResponseEventStream
+from canopy_gateway.responses_api.request import ResponsesRequest
 from canopy_gateway.schema import ChatRequest, CompletionRequest, SamplingRequest
 from canopy_gateway.settings import GatewaySettings
 from canopy_gateway.tokenization import DetokenizeRequest, TokenizeRequest
+from canopy_gateway.tools.formats import AnswerParser
 from canopy_gateway.tools.schema import NamedTool
 
 _DESCRIPTION_MAX_AGE_S = 30.0
@@ -88,18 +93,45 @@ class CompletionHandler:
 
     async def chat(self, request: ChatRequest, api_key: str) -> Response:
         """Raises APIError and ClientError."""
+        start, new_parser = await self._chat_start(request)
+        is_named = isinstance(request.tool_choice, NamedTool)
+        shape = ChatShape(request.num_logprobs, lambda: ChatAnswer(new_parser(), is_named))
+        return await self._answer(request, [start], shape, api_key)
+
+    async def respond(self, request: ResponsesRequest, api_key: str) -> Response:
+        """Raises APIError and ClientError."""
+        self._check_model(request.model)
+        start, new_parser = await self._chat_start(request)
+        head = Head(f"resp_{uuid.uuid4().hex}", int(time.time()), request.model)
+        answer = ResponseAnswer(request, head, new_parser())
+        leave = self._admission.enter(1, api_key)
+        answers = await Answers.open(self._choices(request, [start]), leave)
+        try:
+            headers = {"X-Request-Id": head.id}
+            if request.stream:
+                await answers.wait_for_first(self._settings.stream_start_s)
+                interval_s = self._settings.comment_interval_s
+                return ResponseEventStream(answers, answer, interval_s, headers)
+            while not answers.has_ended:
+                piece = await answers.next()
+                deque(answer.feed(piece.chunk) if piece else (), maxlen=0)
+            content = answer.whole(answers.completions[0])
+        except BaseException:
+            await answers.close()
+            raise
+        await answers.close()
+        return JsonResponse(content, headers=headers)
+
+    async def _chat_start(self, request: ChatRequest) -> tuple[Start, Callable[[], AnswerParser]]:
+        """What starts an answer, and what makes a parser of one. Raises APIError."""
         messages = [message.for_server() for message in request.messages]
         self._check_size(len(json.dumps(messages, ensure_ascii=False).encode()), "messages")
-        allowed = self._settings.allow_special_tokens
         form = await self._form_of(request, messages)
-        answer_parser(request, form, self._settings)  # refused before anything runs
+        new_parser = partial(answer_parser, request, form, self._settings)
+        new_parser()  # refused before anything runs
+        allowed = self._settings.allow_special_tokens
         start = partial(self._client.stream_chat, messages, allow_special_tokens=allowed)
-        is_named = isinstance(request.tool_choice, NamedTool)
-        shape = ChatShape(
-            request.num_logprobs,
-            lambda: ChatAnswer(answer_parser(request, form, self._settings), is_named),
-        )
-        return await self._answer(request, [start], shape, api_key)
+        return start, new_parser
 
     async def _form_of(
         self, request: ChatRequest, messages: Sequence[dict[str, Any]]
@@ -145,7 +177,7 @@ class CompletionHandler:
     def _stream(
         self, request: SamplingRequest, answers: Answers, shape: Shape, head: Head
     ) -> EventStream:
-        return EventStream(
+        return ChunkStream(
             answers,
             shape,
             head,

@@ -1,6 +1,11 @@
 """What the text of an answer turns out to be."""
 
+import secrets
+import string
 from dataclasses import dataclass
+
+_ID_LETTERS = string.ascii_letters + string.digits
+_ID_LENGTH = 9  # all that the template of Mistral's models takes
 
 
 @dataclass(frozen=True)
@@ -34,3 +39,8 @@ class CallArguments:
 
 
 Event = Content | Reasoning | CallStart | CallArguments
+
+
+def new_call_id() -> str:
+    """What ties the result of a call to it."""
+    return "".join(secrets.choice(_ID_LETTERS) for _ in range(_ID_LENGTH))
