@@ -20,6 +20,7 @@ from canopy_client import Client, ClientError, Completion
 # A static tree of three children a node needs 3 + 9 + 27 + 81 nodes for its four levels.
 UNIFORM_NODES = 120
 _UNIFORM_BRANCH = 3
+_SEED = 0  # in coupled mode it decides the text together with the prompt
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class ServedArm:
     name: str
     speculation: str
     node_budget: int = 0
+    temperature: float = 0.0
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -50,8 +52,10 @@ def served(deployment: Deployment) -> Iterator[ServerProcess]:
 
 
 def ask(client: Client, prompt: str, arm: ServedArm, max_tokens: int) -> Completion:
-    """One greedy answer to its natural end, which is the same in every arm."""
-    return client.chat(prompt, temperature=0.0, max_tokens=max_tokens, **arm.parameters)
+    """One answer to its natural end, which is the same in every arm of its temperature."""
+    return client.chat(
+        prompt, temperature=arm.temperature, seed=_SEED, max_tokens=max_tokens, **arm.parameters
+    )
 
 
 @dataclass

@@ -1,8 +1,9 @@
 """Every policy on the real server, one stream: nodes, verify time, acceptance and net speed.
 
 All arms answer the same prompts greedily, so they write the same text; groups of prompts go
-through the arms in changing order. A speed-up is the median over groups of the ratio to plain
-decoding within the group, the time being the client's.
+through the arms in changing order. Prose at temperature 0.8, where drafting hardly pays, has a race
+of its own, plain against priced, with prompts that the server knows already. A speed-up is the
+median over groups of the ratio to plain decoding within the group, the time being the client's.
 """
 
 import argparse
@@ -34,6 +35,11 @@ ARMS = (
     ServedArm("survival", "survival", 48),
     ServedArm("priced", "priced", TreeConfig.node_budget),
 )
+PROSE_ARMS = (
+    ServedArm("ar_prose", "off", temperature=0.8),
+    ServedArm("priced_prose", "priced", TreeConfig.node_budget, temperature=0.8),
+)
+PROSE = ("chat", "qa")  # categories whose sampled answers hardly repeat
 _GROUP = 4  # prompts
 
 
@@ -76,29 +82,47 @@ def run(options: Options) -> Result:
     """Start a server of the deployment and race the arms. Raises CannotStart."""
     max_tokens = options.arguments.max_tokens or (24 if options.is_quick else 64)
     prompts = options.prompts[: 2 * _GROUP] if options.is_quick else options.prompts
-    groups = [prompts[i : i + _GROUP] for i in range(0, len(prompts), _GROUP)]
+    groups = _groups(prompts)
+    prose = _groups([prompt for prompt in prompts if prompt.category in PROSE])
     with (
         served(options.deployment) as server,
         Client(server.grpc_url) as client,
-        progress_bar("groups", len(ARMS) * len(groups)) as advance,
+        progress_bar("groups", _num_answered(groups, prose)) as advance,
     ):
         for arm in ARMS:
             ask(client, "Say hello.", arm, 8)
-        outcomes = _race(server, client, groups, max_tokens, advance)
-    return Result(_figures(outcomes), {"one stream": _records(outcomes)})
+        outcomes = _race(server, client, ARMS, groups, max_tokens, advance)
+        for prompt in (prompt for group in prose for prompt in group):
+            ask(client, prompt.text, PLAIN, 1)
+        sampled = _race(server, client, PROSE_ARMS, prose, max_tokens, advance)
+    details = {"one stream": _records(outcomes, PLAIN.name)}
+    figures = _figures(outcomes)
+    if prose:
+        details["prose, temperature 0.8"] = _records(sampled, "ar_prose")
+        figures["priced_over_ar_prose"] = _speed_ratio(sampled, "priced_prose", "ar_prose")
+    return Result(figures, details)
+
+
+def _groups(prompts: Sequence[Prompt]) -> list[Sequence[Prompt]]:
+    return [prompts[i : i + _GROUP] for i in range(0, len(prompts), _GROUP)]
+
+
+def _num_answered(groups: Sequence[object], prose: Sequence[object]) -> int:
+    return len(ARMS) * len(groups) + len(PROSE_ARMS) * len(prose)
 
 
 def _race(
     server: ServerProcess,
     client: Client,
+    arms: tuple[ServedArm, ...],
     groups: Sequence[Sequence[Prompt]],
     max_tokens: int,
     advance: Callable[[], None],
 ) -> dict[str, Outcome]:
-    outcomes = {arm.name: Outcome() for arm in ARMS}
+    outcomes = {arm.name: Outcome() for arm in arms}
     for number, prompts in enumerate(groups):
-        first = number % len(ARMS)
-        for arm in ARMS[first:] + ARMS[:first]:
+        first = number % len(arms)
+        for arm in arms[first:] + arms[:first]:
             outcomes[arm.name].groups.append(_answer(server, client, prompts, arm, max_tokens))
             advance()
     return outcomes
@@ -135,7 +159,7 @@ def _speed_ratio(outcomes: dict[str, Outcome], arm: str, other: str) -> float:
     return median(own.speed / its.speed for own, its in pairs)
 
 
-def _records(outcomes: dict[str, Outcome]) -> list[Record]:
+def _records(outcomes: dict[str, Outcome], plain: str) -> list[Record]:
     return [
         {
             "arm": name,
@@ -144,7 +168,7 @@ def _records(outcomes: dict[str, Outcome]) -> list[Record]:
             "build_ms": median(group.build_ms for group in outcome.groups),
             "acceptance_length": outcome.acceptance_length,
             "tokens_per_s": outcome.total("num_tokens") / outcome.total("seconds"),
-            "speedup": _speed_ratio(outcomes, name, PLAIN.name),
+            "speedup": _speed_ratio(outcomes, name, plain),
         }
         for name, outcome in outcomes.items()
     ]
@@ -152,7 +176,7 @@ def _records(outcomes: dict[str, Outcome]) -> list[Record]:
 
 def _figures(outcomes: dict[str, Outcome]) -> dict[str, float]:
     figures: dict[str, float] = {}
-    for record in _records(outcomes):
+    for record in _records(outcomes, PLAIN.name):
         name = record["arm"]
         figures[f"speedup_{name}"] = record["speedup"]
         figures[f"nodes_{name}"] = record["nodes_per_round"]

@@ -211,6 +211,7 @@ class Engine:
         sequence.counts.num_cached_tokens = result.num_cached_tokens
         sequence.counts.add_round(trees.num_nodes(sequence), result.num_accepted)
         self.metrics.record_round(trees.tree(sequence), result.token_ids, result.num_accepted)
+        self._speculator.record_round(sequence, trees, result.num_accepted, step.num_running)
         sequence.is_prefilled, sequence.num_losses = True, 0
         delta = sequence.emit(result.token_ids, result.finish, result.logprobs)
         kept = result.token_ids[: sequence.num_emitted - num_before]

@@ -5,12 +5,14 @@ until the stage is back.
 """
 
 import logging
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from canopy.engine.draft_history import DraftHistories, round_gain
 from canopy.engine.draft_schedule import DraftSchedule
 from canopy.engine.metrics import EngineMetrics
 from canopy.engine.request import EngineSequence
@@ -39,6 +41,7 @@ class DraftedTrees:
 
     trees: dict[int, _DraftedTree] = field(default_factory=dict)
     traced: dict[int, TracedTree] = field(default_factory=dict)  # of those that ask for a trace
+    asking_ms: float = 0.0  # what drafting and selecting took, for one sequence
 
     def tree(self, sequence: EngineSequence) -> DraftTree | None:
         """The drafted tree of a sequence; None when it brings its anchor alone."""
@@ -89,12 +92,25 @@ class Speculator:
         self._hidden_states = HiddenStateBuffer()
         self._step_stats = StepStats(metrics)
         self._schedule = DraftSchedule()
+        self._histories = DraftHistories()
         self._least_survival = np.zeros(0, np.float32)  # as the last BuildReply has it
 
     def finish(self, sequence_id: int) -> None:
         """The drafter is to drop a sequence."""
         self._sync.finish(sequence_id)
         self._hidden_states.drop(sequence_id)
+        self._histories.finish(sequence_id)
+
+    def record_round(
+        self, sequence: EngineSequence, trees: DraftedTrees, num_accepted: int, num_running: int
+    ) -> None:
+        """What a round of a step of so many sequences brought, if it was drafted for."""
+        if sequence.id not in trees.trees:
+            return
+        token_ms = self._metrics.measured_verify_ms / num_running
+        num_nodes, price = trees.num_nodes(sequence), self._metrics.node_price
+        gain = round_gain(num_accepted, num_nodes, price, trees.asking_ms, token_ms)
+        self._histories.add(sequence.id, gain)
 
     def record_hidden_states(self, running: Sequence[EngineSequence], reply: VerifyReply) -> None:
         """Keep for the drafter what a verify reply tells about the sequences it was asked for."""
@@ -118,9 +134,9 @@ class Speculator:
         sequences = [s for s in running if s.wants_draft]
         if any(map(self._health.is_loading, ("draft", "tree_builder"))):
             return DraftedTrees()
-        if self._schedule.skips(len(running), len(sequences)):
-            return DraftedTrees()
-        if not sequences and not self._sync.has_pending_finishes:
+        is_skipped = self._schedule.skips(len(running), len(sequences))
+        sequences = [s for s in sequences if self._asks(s, is_skipped)]
+        if not sequences and (is_skipped or not self._sync.has_pending_finishes):
             return DraftedTrees()
         try:
             return self._propose(sequences, running, num_waiting)
@@ -131,12 +147,17 @@ class Speculator:
             self.note_failure(error.stage)
             return DraftedTrees()
 
+    def _asks(self, sequence: EngineSequence, is_skipped: bool) -> bool:
+        is_priced = sequence.request.params.policy is PolicyName.PRICED
+        return self._histories.asks(sequence.id, is_priced, is_skipped)
+
     def _propose(
         self,
         sequences: Sequence[EngineSequence],
         running: Sequence[EngineSequence],
         num_waiting: int,
     ) -> DraftedTrees:
+        start = time.perf_counter()
         with self._metrics.timed("draft"), self._health.calling("draft"):
             reply = self._drafter.draft(self._draft_request(sequences))
             proposals = _unpacked(reply)
@@ -153,7 +174,8 @@ class Speculator:
         for sequence, proposal in zip(sequences, proposals, strict=True):
             if not _stands_at(sequence, proposal):
                 self._sync.finish(sequence.id)  # and is started again with the next draft
-        return _selected_trees(sequences, proposals, built)
+        asking_ms = 1e3 * (time.perf_counter() - start) / len(sequences)
+        return replace(_selected_trees(sequences, proposals, built), asking_ms=asking_ms)
 
     def _draft_request(self, sequences: Sequence[EngineSequence]) -> DraftRequest:
         return DraftRequest(
