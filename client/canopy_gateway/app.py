@@ -120,6 +120,7 @@ def _add_error_handlers(app: FastAPI, settings: GatewaySettings) -> None:
     app.add_exception_handler(APIError, to_client_error(lambda e: e))  # type: ignore[arg-type,return-value]
     app.add_exception_handler(ClientError, to_client_error(of_client))
     app.add_exception_handler(RequestValidationError, to_client_error(_of_validation))
+    app.add_exception_handler(RecursionError, to_client_error(_of_recursion))
     app.add_exception_handler(HTTPException, to_client_error(_of_http))
     app.add_exception_handler(Exception, to_client_error(_of_anything))
 
@@ -140,6 +141,11 @@ def _of_validation(error: Exception) -> APIError:
     return APIError(
         400, f"{place}: {message}" if place else message, "invalid_field", place or None
     )
+
+
+def _of_recursion(error: Exception) -> APIError:
+    """Nothing but a body takes the gateway that deep."""
+    return APIError(400, "the body is nested too deeply", "invalid_json")
 
 
 def _of_http(error: Exception) -> APIError:

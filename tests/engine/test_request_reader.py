@@ -7,9 +7,10 @@ import pytest
 from toys import CollectingSink, Pipeline, make_request
 from waiting import wait_until
 
+from canopy.engine.output import Delta
 from canopy.errors import Cancelled, InvalidRequest, Unavailable
 from canopy.frontend.client_request import ClientRequest
-from canopy.frontend.request_reader import LONG_BYTES, RequestReader
+from canopy.frontend.request_reader import LONG_BYTES, RequestReader, failure_of
 
 
 class GatedParser:
@@ -111,3 +112,20 @@ def test_when_the_engine_ends_what_was_not_read_yet_is_told_so(service):
     service.reader.close()
     assert all(isinstance(sink.error, Unavailable) for sink in sinks)
     assert service.engine.health().num_left == 0
+
+
+def test_other_work_waits_its_turn_and_takes_a_place(service):
+    read(service, long(b"L1"))
+    long_one, short_one = CollectingSink(), CollectingSink()
+    service.reader.answer(lambda: Delta("L", 0, finish_reason="stop"), LONG_BYTES, long_one)
+    service.reader.answer(lambda: Delta("s", 0, finish_reason="stop"), 1, short_one)
+    assert wait_until(lambda: short_one.is_ended)
+    assert not long_one.is_ended
+    assert service.engine.health().num_waiting == 2
+    service.parser.gate.set()
+    assert wait_until(lambda: long_one.is_ended)
+    assert (short_one.text, long_one.text) == ("s", "L")
+
+
+def test_json_that_is_nested_too_deeply_is_the_clients_fault():
+    assert isinstance(failure_of(RecursionError()), InvalidRequest)

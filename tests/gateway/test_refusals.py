@@ -60,6 +60,7 @@ def post(url: str, body: dict | bytes | str, path="/v1/chat/completions", **head
         ({"structured_outputs": {"regex": "("}}, "structured_outputs cannot be used"),
         ({"structured_outputs": {"json_object": True}, "ignore_eos": True}, "ignore_eos"),
         ({"presence_penalty": 2.5}, "presence_penalty must be"),
+        ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs must not hold tools"),
         ({"color": "green"}, "color: unknown field"),
     ],
 )
@@ -139,6 +140,25 @@ def test_a_body_that_makes_no_sense_is_the_clients_fault(url, body):
     response = post(url, body, "/v1/completions")
     assert response.status_code == 400
     assert response.json()["error"]["type"] == "invalid_request_error"
+    assert response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("depth", [500, 900, 5000])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        '"chat_template_kwargs": {"x": %s}',
+        '"tools": [{"type": "function", "function": {"name": "f", "parameters": %s}}]',
+        '"tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f", '
+        '"parameters": {"type": "object", "properties": {"b": {"default": %s}}}}}]',
+        '"response_format": {"type": "json_schema", "json_schema": {"schema": %s}}',
+    ],
+)
+def test_a_body_that_is_nested_too_deeply_is_the_clients_fault(url, fields, depth):
+    nested = fields % ('{"a":' * depth + "1" + "}" * depth)
+    chat = '{"model": "canopy", "max_tokens": 1, "messages": [{"role": "user", "content": "a"}], '
+    response = post(url, chat + nested + "}")
+    assert response.status_code == 400
     assert response.json()["error"]["message"]
 
 

@@ -174,3 +174,40 @@ def test_options_of_a_template_can_forge_no_special_token(tiny_folder, tmp_path)
     for allowed, count in ((True, 2), (False, 8)):
         text = tokenizer.render_chat(MESSAGES, allowed, options)
         assert len(tokenizer.encode_rendered(text)) == count
+
+
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+ANSWERED = [*MESSAGES, {"role": "assistant", "content": "  It is\n"}]
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ tools | tojson }}{% for m in messages %}[{{ m.content }}]{% endfor %}{{ thinks }}",
+        "{% for m in messages %}[{{ m.content | trim }}]{% endfor %}"
+        "{% if add_generation_prompt %}>{% endif %}",
+    ],
+)
+@pytest.mark.parametrize(
+    ("messages", "options", "theirs_too"),
+    [
+        (MESSAGES, ChatOptions(tools=TOOLS), {"tools": TOOLS, "add_generation_prompt": True}),
+        (
+            MESSAGES,
+            ChatOptions(add_generation_prompt=False, template_kwargs={"thinks": 3}),
+            {"thinks": 3},
+        ),
+        (
+            ANSWERED,
+            ChatOptions(add_generation_prompt=False, continue_final_message=True),
+            {"continue_final_message": True},
+        ),
+    ],
+)
+def test_options_mean_what_they_mean_in_transformers(
+    tiny_folder, tmp_path, template, messages, options, theirs_too
+):
+    tokenizer = folder_with(tiny_folder, tmp_path, template)
+    reference = PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    expected = reference.apply_chat_template(messages, tokenize=False, **theirs_too)
+    assert tokenizer.render_chat(messages, options=options) == expected

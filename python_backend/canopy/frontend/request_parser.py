@@ -17,6 +17,11 @@ from canopy.text.chat_form import is_reasoning_open
 from canopy.text.chat_template import PLAIN_CHAT, ChatOptions
 from canopy.text.tokenizer import Tokenizer
 
+# Said elsewhere in a request.
+_NOT_OF_TEMPLATES = frozenset(
+    {"messages", "tools", "add_generation_prompt", "continue_final_message", "chat_template"}
+)
+
 
 class RequestParser:
     """Checks requests against one deployment and its target."""
@@ -139,6 +144,7 @@ class RequestParser:
 
     def opens_reasoning(self, client: ClientRequest) -> bool:
         """Whether the answer to a chat begins within <think>. Raises InvalidRequest."""
+        self.check_sizes(client)
         given = parse_parameters(_merged_parameters(client))
         prompt, _ = self._encoded(client, given)
         is_continued = given.continue_final_message and client.messages is not None
@@ -188,6 +194,8 @@ class RequestParser:
 
 
 def _chat_options(given: ClientParameters) -> ChatOptions:
+    if reserved := sorted(_NOT_OF_TEMPLATES & given.chat_template_kwargs.keys()):
+        raise InvalidRequest(f"chat_template_kwargs must not hold {reserved[0]}")
     return ChatOptions(
         list(given.tools) or None,
         given.add_generation_prompt and not given.continue_final_message,

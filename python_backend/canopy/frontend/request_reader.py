@@ -10,10 +10,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
-from canopy.engine.output import Sink
+from canopy.engine.output import Delta, Sink
 from canopy.engine.request import GenerationRequest
 from canopy.engine.request_queue import SHUTTING_DOWN, Reservation
-from canopy.errors import Cancelled, CanopyError
+from canopy.errors import Cancelled, CanopyError, InvalidRequest
 from canopy.frontend.client_request import ClientRequest
 
 logger = logging.getLogger(__name__)
@@ -49,25 +49,46 @@ class RequestReader:
         """
         self._parser.check_sizes(client)
         reservation = self._reserve()
-        lane = self._long_lane if client.num_bytes >= LONG_BYTES else self._short_lane
-        lane.submit(self._read, client, sink, reservation)
+
+        def submit() -> None:
+            self._submit(self._parser.parse(client), sink, reservation)
+
+        self._lane(client.num_bytes).submit(self._do, submit, sink, reservation)
+
+    def answer(self, work: Callable[[], Delta], num_bytes: int, sink: Sink) -> None:
+        """Have `sink` get what other work on a text of so many bytes results in.
+
+        Raises Unavailable without a free place.
+        """
+        reservation = self._reserve()
+        self._lane(num_bytes).submit(self._do, lambda: sink.send(work()), sink, reservation)
 
     def close(self) -> None:
         """Return when every request was read or, without its place in the queue, refused."""
         for lane in (self._short_lane, self._long_lane):
             lane.shutdown(wait=True)
 
-    def _read(self, client: ClientRequest, sink: Sink, reservation: Reservation) -> None:
+    def _lane(self, num_bytes: int) -> ThreadPoolExecutor:
+        return self._long_lane if num_bytes >= LONG_BYTES else self._short_lane
+
+    def _do(self, work: Callable[[], None], sink: Sink, reservation: Reservation) -> None:
         try:
             if sink.is_cancelled():
                 raise Cancelled("the client cancelled the request")
             if not reservation.is_held:
                 raise SHUTTING_DOWN
-            self._submit(self._parser.parse(client), sink, reservation)
-        except CanopyError as error:
-            sink.fail(error)
+            work()
         except Exception as error:
-            logger.error("a request could not be read: %s", type(error).__name__)
-            sink.fail(CanopyError(f"the request could not be read: {error!r}"))
+            sink.fail(failure_of(error))
         finally:
             reservation.release()
+
+
+def failure_of(error: Exception) -> CanopyError:
+    """What a client hears of an error while its request was read."""
+    if isinstance(error, CanopyError):
+        return error
+    if isinstance(error, RecursionError):
+        return InvalidRequest("the request holds JSON that is nested too deeply")
+    logger.error("a request could not be read: %s", type(error).__name__)
+    return CanopyError(f"the request could not be read: {error!r}")

@@ -3,7 +3,6 @@
 import json
 import threading
 import weakref
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,17 +11,17 @@ from canopy.costs.profile_file import load_profile
 from canopy.engine.loop import Engine
 from canopy.engine.output import Delta
 from canopy.engine.stages import Stages
-from canopy.errors import CanopyError, InvalidRequest
-from canopy.frontend.client_request import ClientRequest
+from canopy.errors import InvalidRequest
 from canopy.frontend.inputs import InferenceInputs
 from canopy.frontend.limits import engine_limits, model_limits
 from canopy.frontend.profile_refiner import ProfileRefiner
 from canopy.frontend.reply import Reply
 from canopy.frontend.request_parser import RequestParser
-from canopy.frontend.request_reader import RequestReader
+from canopy.frontend.request_reader import RequestReader, failure_of
 from canopy.frontend.response_stream import TritonSink
 from canopy.frontend.response_thread import ResponseThread
 from canopy.frontend.stage_restart import restart_stage
+from canopy.frontend.text_operations import Operation, text_operations
 from canopy.frontend.token_texts import TokenTexts
 from canopy.frontend.triton_metrics import MetricsPublisher
 from canopy.grammar.target import target_grammars
@@ -52,6 +51,7 @@ class EntryService:
         self._token_texts = TokenTexts(tokenizer, grammars)
         self._engine = Engine(stages, engine_limits(deployment), tokenizer.decode)
         self._reader = RequestReader(self._parser, self._engine.reserve, self._engine.submit)
+        self._text_operations = text_operations(self._parser)
         self._metrics = MetricsPublisher(self._engine.metrics, deployment.server.metrics_interval_s)
         self._response_thread = ResponseThread()
         self._sinks: weakref.WeakSet[TritonSink] = weakref.WeakSet()
@@ -63,16 +63,13 @@ class EntryService:
         sender = request.get_response_sender()
         try:
             self._accept(InferenceInputs(request), sender)
-        except CanopyError as error:
-            Reply(sender, self._response_thread).fail(error)
         except Exception as error:
-            failure = CanopyError(f"the request could not be read: {error!r}")
-            Reply(sender, self._response_thread).fail(failure)
+            Reply(sender, self._response_thread).fail(failure_of(error))
 
     def _accept(self, inputs: InferenceInputs, sender: Any) -> None:
         control = inputs.text("control")
         if control is not None:
-            TritonSink(sender, self._response_thread).send(self._control(control))
+            self._control(control, TritonSink(sender, self._response_thread))
             return
         returned = inputs.returned_outputs()
         sink = TritonSink(
@@ -96,43 +93,40 @@ class EntryService:
         if self._refiner is not None:
             self._refiner.after_step(lambda: self._engine.is_idle)
 
-    def _control(self, text: bytes) -> Delta:
-        """Control messages; their answers wait for no request.
+    def _control(self, text: bytes, sink: TritonSink) -> None:
+        """Control messages. Their answers wait for no request, but those about texts for others.
 
         {"op": "health"}    engine.health.EngineHealth
         {"op": "drain"}     accept nothing more; asked again, how many requests are left
         {"op": "stop"}      end what is left, too
         {"op": "cancel", "request_id": ...}
         {"op": "describe"}  the model, its limits and its defaults
-        {"op": "tokenize", "text" or "messages": ..., "parameters": ...}
-        {"op": "opens_reasoning", "messages": ..., "parameters": ...}
-        {"op": "detokenize", "token_ids": ...}
-        {"op": "token_strings", "token_ids": ...}
+        and those of `text_operations`.
         """
         try:
             message = json.loads(text)
             operation = message["op"]
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise InvalidRequest('control must be JSON such as {"op": "drain"}') from error
-        operations: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+        operations: dict[str, Operation] = {
             "health": lambda _: self._health(),
             "drain": lambda _: self._drain(),
             "stop": lambda _: self._stop(),
             "describe": lambda _: {"model": self._model_name} | self._parser.describe(),
             "cancel": lambda message: {"cancelled": self._cancel(message)},
-            "tokenize": lambda message: {"token_ids": self._tokenize(message)},
-            "opens_reasoning": lambda message: {
-                "opens_reasoning": self._parser.opens_reasoning(_prompt_of(message))
-            },
-            "detokenize": lambda m: {"text": self._parser.detokenize(m.get("token_ids"))},
-            "token_strings": lambda m: {
-                "token_strings": self._parser.token_strings(m.get("token_ids"))
-            },
         }
-        if not isinstance(operation, str) or operation not in operations:
-            known = ", ".join(operations)
-            raise InvalidRequest(f"unknown control operation {operation!r}: known are {known}")
-        return Delta(json.dumps(operations[operation](message)), 0, finish_reason="stop")
+        known = operations | self._text_operations
+        if not isinstance(operation, str) or operation not in known:
+            names = ", ".join(known)
+            raise InvalidRequest(f"unknown control operation {operation!r}: known are {names}")
+
+        def answer() -> Delta:
+            return Delta(json.dumps(known[operation](message)), 0, finish_reason="stop")
+
+        if operation in operations:
+            sink.send(answer())
+        else:
+            self._reader.answer(answer, len(text), sink)
 
     def _health(self) -> dict[str, Any]:
         return self._engine.health(self._thread.is_alive()).as_dict()
@@ -145,10 +139,6 @@ class EntryService:
         self._engine.stop()
         return {"stopping": True}
 
-    def _tokenize(self, message: dict[str, Any]) -> list[int]:
-        add_special_tokens = bool(message.get("add_special_tokens", True))
-        return self._parser.tokenize(_prompt_of(message), add_special_tokens)
-
     def _cancel(self, message: dict[str, Any]) -> int:
         request_id = message.get("request_id")
         if not isinstance(request_id, str) or not request_id:
@@ -157,14 +147,3 @@ class EntryService:
         for sink in found:
             sink.cancel()
         return len(found)
-
-
-def _prompt_of(message: dict[str, Any]) -> ClientRequest:
-    text, messages = message.get("text"), message.get("messages")
-    if isinstance(text, str) == (messages is not None):
-        raise InvalidRequest(f"{message['op']} needs either a text or messages")
-    return ClientRequest(
-        text_input=text.encode() if isinstance(text, str) else None,
-        messages=None if messages is None else json.dumps(messages).encode(),
-        request_parameters=message.get("parameters") or {},
-    )
