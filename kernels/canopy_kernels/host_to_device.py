@@ -1,4 +1,4 @@
-"""Arrays made on the host, sent to a device all in one copy.
+"""Arrays made on the host, sent to a device all in one copy, and the one way back.
 
 They lie one after the other in one buffer of bytes, each at a multiple of 16, which is what the
 compiled kernels expect of their pointers. For CUDA the host's buffer is page-locked, so that the
@@ -22,6 +22,11 @@ def copy_packed(arrays: Mapping[Name, np.ndarray], device: str) -> dict[Name, to
     """The same arrays on a device, views of one buffer there."""
     buffer = packed(arrays.values(), device).to(device, non_blocking=True)
     return dict(zip(arrays, views(buffer, arrays.values()), strict=True))
+
+
+def read_back(tensor: torch.Tensor) -> np.ndarray:
+    """The values of a tensor; waits until the device has computed them."""
+    return tensor.cpu().numpy()
 
 
 def packed(arrays: Iterable[np.ndarray], device: str) -> torch.Tensor:

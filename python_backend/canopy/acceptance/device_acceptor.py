@@ -20,7 +20,7 @@ from canopy.acceptance.result import VerificationResult
 from canopy.sampling import Acceptance
 from canopy.tree import Forest
 from canopy.tree.forest import offsets_of
-from canopy_kernels.host_to_device import copy_packed
+from canopy_kernels.host_to_device import copy_packed, read_back
 from canopy_kernels.sampling.coupled_argmax import coupled_argmax
 from canopy_kernels.sampling.filters import Filters, keep_typical, row_thresholds
 from canopy_kernels.sampling.recursive_rejection import recursive_rejection
@@ -66,7 +66,7 @@ class DeviceAcceptor:
         ]
         width = max(table.shape[1] for table in tables)
         padded = [F.pad(table, (0, width - table.shape[1]), value=-1) for table in tables]
-        return _verdicts(groups, torch.cat(padded).cpu().numpy(), len(candidates))
+        return _verdicts(groups, read_back(torch.cat(padded)), len(candidates))
 
 
 @dataclass(frozen=True)
