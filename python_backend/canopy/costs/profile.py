@@ -8,6 +8,9 @@ from canopy.costs.cost_model import DEFAULT_COST_MODEL, CostModel
 from canopy.tree.survival import SIBLING_RATES, Calibration
 
 GREEDY, SAMPLED = "greedy", "sampled"  # where a source is more and less reliable
+SAMPLED_TEMPERATURE = 0.8  # at which the latter is measured
+_HOTTEST = 2.0  # times that temperature, up to which the trend between the two is gone on with
+_LEAST_SLOPE = 0.1
 
 
 @dataclass(frozen=True)
@@ -33,9 +36,21 @@ class Profile:
         if not (0.0 <= self.draft_ms < 1e6 and 0.0 <= self.overhead_ms < 1e6):
             raise ValueError("draft_ms and overhead_ms are times")
 
-    def calibration_of(self, is_greedy: bool) -> Calibration:
-        """The map of the drafter's scores; one that was not measured is believed."""
-        return self.calibrations.get(GREEDY if is_greedy else SAMPLED, Calibration())
+    def calibration_of(self, temperature: float) -> Calibration:
+        """The map of the drafter's scores for text of a temperature; what was not measured is
+        believed.
+
+        Its two numbers go linearly with the temperature from those of greedy text through those of
+        sampled text: the hotter a text is, the less its scores promise.
+        """
+        if temperature == 0.0 or SAMPLED not in self.calibrations:
+            return self.calibrations.get(GREEDY if temperature == 0.0 else SAMPLED, Calibration())
+        sampled = self.calibrations[SAMPLED]
+        cold = self.calibrations.get(GREEDY, sampled)
+        share = min(temperature / SAMPLED_TEMPERATURE, _HOTTEST)
+        slope = cold.slope + share * (sampled.slope - cold.slope)
+        intercept = cold.intercept + share * (sampled.intercept - cold.intercept)
+        return Calibration(max(slope, _LEAST_SLOPE), intercept)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values only."""

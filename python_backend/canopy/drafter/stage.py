@@ -143,7 +143,7 @@ class DrafterStage:
         settings = PolicySettings.of_request(
             params.policy, budget, self._tree, self._profile.sibling_rates
         )
-        is_greedy = sequence.params.mode is Acceptance.GREEDY
+        temperature = 0.0 if params.mode is Acceptance.GREEDY else params.temperature
         return DraftTask(
             sequence,
             replace(
@@ -151,7 +151,7 @@ class DrafterStage:
                 max_depth=min(settings.max_depth, max_depth),
                 priced_survival=priced_survival,
             ),
-            self._profile.calibration_of(is_greedy)
+            self._profile.calibration_of(temperature)
             if params.policy.is_calibrated
             else Calibration(),
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from canopy.config import Deployment
-from canopy.costs.profile import GREEDY, SAMPLED, Profile
+from canopy.costs.profile import GREEDY, SAMPLED, SAMPLED_TEMPERATURE, Profile
 from canopy.drafter.stage import make_drafter
 from canopy.engine.loop import Engine
 from canopy.engine.output import Delta
@@ -39,7 +39,7 @@ _MANY = 1 << 10
 _LEAST_S = 1.0  # for both kinds of sampling together
 SAMPLINGS: dict[str, dict[str, Any]] = {
     GREEDY: {"temperature": 0.0},
-    SAMPLED: {"temperature": 0.8, "acceptance": "coupled", "seed": 1},
+    SAMPLED: {"temperature": SAMPLED_TEMPERATURE, "acceptance": "coupled", "seed": 1},
 }
 
 
