@@ -65,10 +65,17 @@ class CompletionHandler:
             return {}
 
     async def _description(self) -> dict[str, Any]:
-        """The last one; asked for anew now and then, since a server may change its model."""
+        """The last one; asked for anew now and then, since a server may change its model.
+
+        Raises ClientError where there is none yet.
+        """
         age_s = time.monotonic() - self._described_s
         if not self._described or age_s > _DESCRIPTION_MAX_AGE_S:
-            self._described = await self.describe() or self._described
+            try:
+                self._described = await self._client.describe()
+            except ClientError:
+                if not self._described:
+                    raise
             self._described_s = time.monotonic()
         return self._described
 

@@ -237,6 +237,8 @@ def test_without_a_server_everything_says_unavailable():
         response = post(url, ASKED)
         assert (response.status_code, response.headers["retry-after"]) == (503, "1")
         assert response.json()["error"]["code"] == "unavailable"
+        tool = {"type": "function", "function": {"name": "f"}}
+        assert post(url, ASKED | {"tools": [tool]}).status_code == 503
 
 
 def test_a_request_that_does_not_arrive_is_given_up(triton):

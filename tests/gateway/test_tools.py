@@ -32,6 +32,7 @@ WEATHER = {
         },
     },
 }
+RESPONSES_WEATHER = {"type": "function", **WEATHER["function"]}
 CLOCK = {"type": "function", "function": {"name": "clock", "parameters": {"type": "object"}}}
 A_CALL = (
     r'([a-z]{1,4} )?<tool_call>\n?\{"name": "get_weather", "arguments": '
@@ -182,3 +183,27 @@ def test_reasoning_that_the_prompt_has_opened_goes_on(triton):
     assert (open_one.content, held.content) == ("", "yes")
     assert closed.content
     assert not hasattr(closed, "reasoning_content")
+
+
+def test_reasoning_and_a_call_are_told_apart_whole_and_streamed(triton):
+    settings = GatewaySettings(server_url=triton.grpc_url, reasoning_parser="think")
+    body = {"structured_outputs": {"regex": rf"<think>[a-z]{{2,8}}</think>\n\n{A_CALL}"}}
+    options = {"messages": CHAT, "tools": [WEATHER], "extra_body": body, **SAMPLED}
+    with gateway(settings) as url, openai.OpenAI(base_url=f"{url}/v1", api_key="none") as client:
+        choice = client.chat.completions.create(**options).choices[0]
+        deltas = [
+            piece.choices[0].delta
+            for piece in client.chat.completions.create(stream=True, **options)
+        ]
+        output = client.responses.create(
+            model="canopy", input=CHAT, tools=[RESPONSES_WEATHER], temperature=0.9,
+            extra_body=body | {"seed": SAMPLED["seed"]},
+        ).output  # fmt: skip
+    reasoning, [call] = choice.message.reasoning_content, choice.message.tool_calls
+    assert re.fullmatch("[a-z]{2,8}", reasoning)
+    assert is_weather(call)
+    assert "".join(getattr(d, "reasoning_content", "") for d in deltas) == reasoning
+    calls = [c.function for delta in deltas for c in delta.tool_calls or []]
+    assert "".join(c.arguments for c in calls) == call.function.arguments
+    assert output[0].content[0].text == reasoning
+    assert output[-1].arguments == call.function.arguments
