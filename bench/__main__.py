@@ -12,7 +12,8 @@ from bench.harness.benchmark import Options, Skipped
 from bench.harness.prompts import OWN_PROMPTS, InvalidPrompts, load_prompts, spread
 from bench.harness.report import print_result, write_json
 from bench.registry import BENCHMARKS
-from canopy.config import Deployment, load_deployment
+from canopy.config import Deployment
+from canopy.deployment_file import load_deployment
 from canopy.errors import CanopyError
 from canopy.server.profile_at_start import measure_if_outdated
 

@@ -132,7 +132,7 @@ class ReplayVerifier:
     """`stages.protocol.Verifier` that knows every text beforehand."""
 
     def __init__(self, texts: Texts, max_step_tokens: int) -> None:
-        """max_step_tokens: prompt tokens that a step takes up, as in `stages.scheduling`."""
+        """max_step_tokens: prompt tokens that a step takes up, as in `verifier.scheduler`."""
         self._texts = texts
         self._max_step_tokens = max_step_tokens
         self._places: dict[int, _Place] = {}
@@ -146,7 +146,8 @@ class ReplayVerifier:
             self._places[new.sequence_id] = _Place(text, len(new.token_ids))
         places = [self._places[sequence_id] for sequence_id in request.sequence_ids.tolist()]
         trees = Forest(request.num_nodes, request.token_ids, request.parents).unpack()
-        left, steps = self._max_step_tokens, list[_Step]()
+        left = min([self._max_step_tokens, *request.max_prompt_rows.tolist()])
+        steps = list[_Step]()
         for place, tree in zip(places, trees, strict=True):
             left -= place.take_prompt(left)
             steps.append(place.advance(tree))

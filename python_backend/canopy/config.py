@@ -1,21 +1,14 @@
-"""The deployment: frozen dataclasses, the only home of defaults, read from one TOML file.
+"""The deployment: frozen dataclasses, the only home of defaults.
 
-Each table of the file is one dataclass below; an unknown table or key is refused.
+Each is a table of the deployment's file, see deployment_file.
 """
 
-import dataclasses
-import os
-import tomllib
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, get_type_hints
 
 from canopy.cpus import has_matrix_tiles, usable_cpus
 from canopy.dtypes import AUTO, DTYPES, QUANTIZED, target_dtype
 from canopy.errors import InvalidDeployment
 from canopy.sampling import Acceptance, PolicyName
-
-DEPLOYMENT_VARIABLE = "CANOPY_DEPLOYMENT"
 
 DEVICES = ("cpu", "cuda")
 HEAD_SOURCES = ("eagle3", "dspark", "dflash")  # published draft heads
@@ -31,13 +24,14 @@ MAX_GRAPH_ROWS = 1024
 GPU_BLOCK_SIZES = (64, 128, 256)
 
 
-def _require(condition: bool, message: str) -> None:
+def require(condition: bool, message: str) -> None:
+    """Raises InvalidDeployment where a condition does not hold."""
     if not condition:
         raise InvalidDeployment(message)
 
 
 def _require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    _require(value in choices, f"{name} = {value!r}: choose one of {', '.join(choices)}")
+    require(value in choices, f"{name} = {value!r}: choose one of {', '.join(choices)}")
 
 
 @dataclass(frozen=True)
@@ -60,14 +54,14 @@ class TargetConfig:
         dtype = target_dtype(self.dtype, self.device, is_faster_in_4_bits)
         object.__setattr__(self, "dtype", dtype)
         _require_choice("target.dtype", self.dtype, (AUTO, *DTYPES))
-        _require(
+        require(
             self.device == "cpu" or self.dtype not in QUANTIZED,
             f'target.dtype = "{self.dtype}" is for the CPU: choose a float type on a GPU',
         )
-        _require(self.num_threads >= 0, "target.num_threads must be 0 (all CPUs) or more")
+        require(self.num_threads >= 0, "target.num_threads must be 0 (all CPUs) or more")
         is_fit = 0 <= self.max_graph_rows <= MAX_GRAPH_ROWS
-        _require(is_fit, f"target.max_graph_rows must be in 0..{MAX_GRAPH_ROWS}")
-        _require(
+        require(is_fit, f"target.max_graph_rows must be in 0..{MAX_GRAPH_ROWS}")
+        require(
             not self.batch_invariant or (self.device != "cpu" and self.tensor_parallel_size == 1),
             'target.batch_invariant is for one rank on a GPU; on the CPU "int8" and "int4" are so',
         )
@@ -80,15 +74,15 @@ class TargetConfig:
 
     def _check_ranks(self) -> None:
         size = self.tensor_parallel_size
-        _require(1 <= size <= 64, "target.tensor_parallel_size must be in 1..64")
-        _require(
+        require(1 <= size <= 64, "target.tensor_parallel_size must be in 1..64")
+        require(
             size == 1 or self.dtype not in QUANTIZED,
             f'target.dtype = "{self.dtype}" runs on one rank: choose "bfloat16" or "float32", or '
             "tensor_parallel_size = 1",
         )
         is_fit = size > 1 or not self.rendezvous
-        _require(is_fit, "target.rendezvous is for tensor_parallel_size = 2 or more")
-        _require(self.worker_timeout_s >= 2.0, "target.worker_timeout_s must be at least 2")
+        require(is_fit, "target.rendezvous is for tensor_parallel_size = 2 or more")
+        require(self.worker_timeout_s >= 2.0, "target.worker_timeout_s must be at least 2")
 
 
 @dataclass(frozen=True)
@@ -112,16 +106,16 @@ class DrafterConfig:
         choices = {"source": SOURCES, "dtype": ("", *DTYPES), "learn_online": (AUTO, "on", "off")}
         for name, known in choices.items():
             _require_choice(f"drafter.{name}", getattr(self, name), known)
-        _require(
+        require(
             self.dtype not in QUANTIZED or self.source == "autoregressive",
             "drafter.dtype: only an autoregressive drafter has integers; a head has floats",
         )
-        _require(self.num_threads >= 0, "drafter.num_threads must be 0 (all CPUs) or more")
+        require(self.num_threads >= 0, "drafter.num_threads must be 0 (all CPUs) or more")
         for name in ("max_nodes", "row_size", "num_candidates", "min_match"):
-            _require(getattr(self, name) >= 1, f"drafter.{name} must be at least 1")
+            require(getattr(self, name) >= 1, f"drafter.{name} must be at least 1")
         is_fit = self.min_match <= self.max_match <= LONGEST_MATCH
-        _require(is_fit, f"drafter.max_match must be in min_match..{LONGEST_MATCH}")
-        _require(
+        require(is_fit, f"drafter.max_match must be in min_match..{LONGEST_MATCH}")
+        require(
             (self.source == "autoregressive" or self.reads_hidden_states) == bool(self.model),
             'drafter.model is the folder of a drafter: all sources but "none" and "lookup" need it',
         )
@@ -158,20 +152,20 @@ class TreeConfig:
     def __post_init__(self) -> None:
         _require_choice("tree.policy", self.policy, POLICIES)
         _require_choice("tree.acceptance", self.acceptance, ACCEPTANCE_MODES)
-        _require(self.acceptance != "greedy", "tree.acceptance is the mode for temperature > 0")
-        _require(0 <= self.node_budget <= 256, "tree.node_budget must be in 0..256")
-        _require(1 <= self.max_depth <= 64, "tree.max_depth must be in 1..64")
-        _require(1 <= self.max_branch <= 64, "tree.max_branch must be in 1..64")
+        require(self.acceptance != "greedy", "tree.acceptance is the mode for temperature > 0")
+        require(0 <= self.node_budget <= 256, "tree.node_budget must be in 0..256")
+        require(1 <= self.max_depth <= 64, "tree.max_depth must be in 1..64")
+        require(1 <= self.max_branch <= 64, "tree.max_branch must be in 1..64")
         for name in ("uniform_branch", "price_ttl_steps", "entropy_max_nodes"):
-            _require(getattr(self, name) >= 1, f"tree.{name} must be at least 1")
+            require(getattr(self, name) >= 1, f"tree.{name} must be at least 1")
         for name in ("threshold", "survival_threshold"):
-            _require(0.0 < getattr(self, name) < 1.0, f"tree.{name} must lie between 0 and 1")
-        _require(
+            require(0.0 < getattr(self, name) < 1.0, f"tree.{name} must lie between 0 and 1")
+        require(
             0.0 < self.entropy_narrow_bits < self.entropy_stop_bits,
             "tree.entropy_stop_bits must exceed tree.entropy_narrow_bits, which is positive",
         )
         is_fit = self.profile_seconds == 0.0 or 1.0 <= self.profile_seconds <= 600.0
-        _require(is_fit, "tree.profile_seconds must be 0 (never) or in 1..600")
+        require(is_fit, "tree.profile_seconds must be 0 (never) or in 1..600")
 
 
 @dataclass(frozen=True)
@@ -183,8 +177,8 @@ class CacheConfig:
     prefix_reuse: bool = True
 
     def __post_init__(self) -> None:
-        _require(self.block_size >= 1, "cache.block_size must be at least 1")
-        _require(self.num_tokens >= self.block_size, "cache.num_tokens must hold one block or more")
+        require(self.block_size >= 1, "cache.block_size must be at least 1")
+        require(self.num_tokens >= self.block_size, "cache.num_tokens must hold one block or more")
 
     @property
     def num_blocks(self) -> int:
@@ -199,6 +193,7 @@ class LimitsConfig:
     max_waiting: int = 256  # accepted requests that wait for a place; one more is "unavailable"
     max_context_length: int = 0  # tokens of prompt and answer; 0: what the model allows
     max_step_tokens: int = 512  # prompt tokens computed in one step, over all sequences
+    max_prompt_slowdown: float = 3.0  # of a step by prompts, while others decode; 0: no bound
     default_max_tokens: int = 256  # of a prompt that is continued as it stands
     default_chat_max_tokens: int = 0  # of a chat's answer; 0: to the end of the context
     max_prompt_bytes: int = 1 << 20
@@ -206,10 +201,15 @@ class LimitsConfig:
 
     def __post_init__(self) -> None:
         for name in ("max_running", "max_step_tokens", "default_max_tokens", "max_prompt_bytes"):
-            _require(getattr(self, name) >= 1, f"limits.{name} must be at least 1")
+            require(getattr(self, name) >= 1, f"limits.{name} must be at least 1")
         for name in ("max_waiting", "max_context_length", "default_chat_max_tokens"):
-            _require(getattr(self, name) >= 0, f"limits.{name} must be 0 or more")
-        _require(self.request_timeout_s > 0, "limits.request_timeout_s must be positive")
+            require(getattr(self, name) >= 0, f"limits.{name} must be 0 or more")
+        require(self.request_timeout_s > 0, "limits.request_timeout_s must be positive")
+        slowdown = self.max_prompt_slowdown
+        require(
+            slowdown == 0 or slowdown > 1,
+            "limits.max_prompt_slowdown must be above 1, or 0 for none",
+        )
 
 
 @dataclass(frozen=True)
@@ -226,14 +226,14 @@ class ServerConfig:
     shared_memory_mb: int = 64  # first size of each model's shared-memory region
 
     def __post_init__(self) -> None:
-        _require(
+        require(
             bool(self.host) and not set("[]/ ") & set(self.host),
             f"server.host is a name or an address without brackets and port, not {self.host!r}",
         )
         ports = (self.http_port, self.grpc_port, self.metrics_port)
-        _require(all(0 < port < 65536 for port in ports), "server ports must be in 1..65535")
-        _require(len(set(ports)) == 3, "server ports must differ from each other")
-        _require(self.metrics_interval_s > 0, "server.metrics_interval_s must be positive")
+        require(all(0 < port < 65536 for port in ports), "server ports must be in 1..65535")
+        require(len(set(ports)) == 3, "server ports must differ from each other")
+        require(self.metrics_interval_s > 0, "server.metrics_interval_s must be positive")
 
 
 @dataclass(frozen=True)
@@ -250,51 +250,4 @@ class Deployment:
     def __post_init__(self) -> None:
         size = self.cache.block_size
         is_fit = self.target.device == "cpu" or size in GPU_BLOCK_SIZES
-        _require(is_fit, f"cache.block_size = {size}: choose 64, 128 or 256 on a GPU")
-
-
-def parse_deployment(tables: dict[str, Any]) -> Deployment:
-    """Build a Deployment from parsed TOML. Raises InvalidDeployment for anything unknown."""
-    hints = get_type_hints(Deployment)
-    unknown = sorted(set(tables) - set(hints))
-    _require(not unknown, f"unknown table [{', '.join(unknown)}]: known are {', '.join(hints)}")
-    return Deployment(**{name: _parse_table(name, hints[name], t) for name, t in tables.items()})
-
-
-def _parse_table(name: str, kind: type, table: Any) -> Any:
-    _require(isinstance(table, dict), f"[{name}] must be a table")
-    hints = get_type_hints(kind)
-    unknown = sorted(set(table) - set(hints))
-    _require(not unknown, f"unknown key {name}.{', '.join(unknown)}: known are {', '.join(hints)}")
-    values = {}
-    for key, value in table.items():
-        expected = hints[key]
-        if expected is float and type(value) is int:
-            value = float(value)
-        message = f"{name}.{key} must be {expected.__name__}, got {value!r}"
-        _require(type(value) is expected, message)
-        values[key] = value
-    return kind(**values)
-
-
-def load_deployment(path: str | Path) -> Deployment:
-    """Read a deployment file; an empty file is the embedded default."""
-    try:
-        tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise InvalidDeployment(f"there is no deployment file {path}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidDeployment(f"{path} is not valid TOML: {error}") from error
-    return parse_deployment(tables)
-
-
-def deployment_of_this_server() -> Deployment:
-    """The deployment that `canopy serve` handed to the server's model processes."""
-    path = os.environ.get(DEPLOYMENT_VARIABLE)
-    _require(bool(path), f"{DEPLOYMENT_VARIABLE} must name the deployment file")
-    return load_deployment(str(path))
-
-
-def deployment_as_tables(deployment: Deployment) -> dict[str, Any]:
-    """The inverse of `parse_deployment`."""
-    return dataclasses.asdict(deployment)
+        require(is_fit, f"cache.block_size = {size}: choose 64, 128 or 256 on a GPU")

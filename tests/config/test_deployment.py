@@ -1,14 +1,8 @@
 import pytest
 
-from canopy.config import (
-    LONGEST_MATCH,
-    Deployment,
-    TargetConfig,
-    deployment_as_tables,
-    load_deployment,
-    parse_deployment,
-)
+from canopy.config import LONGEST_MATCH, Deployment, TargetConfig
 from canopy.cpus import has_matrix_tiles
+from canopy.deployment_file import deployment_as_tables, load_deployment, parse_deployment
 from canopy.dtypes import DTYPES, draft_head_dtype, drafter_dtype
 from canopy.errors import InvalidDeployment
 from canopy_kernels.ngram import candidates

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-from canopy.config import load_deployment
+from canopy.deployment_file import load_deployment
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = shutil.which("docker-compose")

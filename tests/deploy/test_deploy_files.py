@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from canopy.config import Deployment, deployment_as_tables, load_deployment
+from canopy.config import Deployment
+from canopy.deployment_file import deployment_as_tables, load_deployment
 from canopy.dtypes import AUTO
 
 FOLDER = Path(__file__).parents[2] / "deploy"

@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from canopy.config import load_deployment
+from canopy.deployment_file import load_deployment
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,7 +12,7 @@ import yaml
 
 from bench.__main__ import _parser as bench_parser
 from canopy.cli import app
-from canopy.config import parse_deployment
+from canopy.deployment_file import parse_deployment
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])

@@ -8,11 +8,22 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "python_backend" / "canopy"
 
-BASE = {"addresses", "config", "cpus", "dtypes", "errors", "metrics_page", "progress", "sampling"}
+BASE = {
+    "addresses",
+    "config",
+    "deployment_file",
+    "cpus",
+    "dtypes",
+    "errors",
+    "metrics_page",
+    "progress",
+    "sampling",
+}
 SHARED = BASE | {"tree", "text", "costs", "acceptance", "kv_cache", "models", "model_store"}
 SAMPLED = SHARED | {"protocol", "grammar", "logits_processors"}
 ALLOWED = {
     "config": {"cpus", "dtypes", "errors", "sampling"},
+    "deployment_file": {"config", "errors"},
     "addresses": {"config", "errors"},
     "cpus": set(),
     "dtypes": set(),

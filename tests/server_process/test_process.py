@@ -33,7 +33,7 @@ SUPERVISE = """
 import sys
 from pathlib import Path
 from rich.console import Console
-from canopy.config import load_deployment
+from canopy.deployment_file import load_deployment
 from canopy.errors import CannotStart
 from canopy.server.process import ServerProcess
 from canopy.server.supervisor import Supervisor

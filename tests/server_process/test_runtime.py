@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from image_layout import image_folder
 
-from canopy.config import Deployment, ServerConfig, TargetConfig, load_deployment
+from canopy.config import Deployment, ServerConfig, TargetConfig
+from canopy.deployment_file import load_deployment
 from canopy.errors import CannotStart
 from canopy.server.runtime import (
     clean_shared_memory,

@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from canopy.config import Deployment, TargetConfig, load_deployment
+from canopy.config import Deployment, TargetConfig
+from canopy.deployment_file import load_deployment
 from canopy.errors import CanopyError
 from canopy.progress import progress_bar
 from canopy_training.block_drafter.cli import drafter, export, mix

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from canopy.config import deployment_of_this_server
+from canopy.deployment_file import deployment_of_this_server
 from canopy.frontend.service import EntryService
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from canopy.config import deployment_of_this_server
+from canopy.deployment_file import deployment_of_this_server
 from canopy.drafter.stage import make_drafter
 from canopy.protocol.messages import DraftRequest
 from canopy.protocol.triton_io import serve_stage

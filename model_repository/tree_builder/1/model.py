@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from canopy.config import deployment_of_this_server
+from canopy.deployment_file import deployment_of_this_server
 from canopy.protocol.messages import BuildRequest
 from canopy.protocol.triton_io import serve_stage
 from canopy.tree_builder.load_monitor import LoadMonitor

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from canopy.config import Deployment, load_deployment
+from canopy.config import Deployment
+from canopy.deployment_file import load_deployment
 from canopy.progress import phase_bars
 
 _CALM_SPREAD = 0.25  # of step times on a machine that does nothing else

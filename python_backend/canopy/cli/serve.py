@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from canopy.config import DEFAULT_MODEL, Deployment, load_deployment
+from canopy.config import DEFAULT_MODEL, Deployment
+from canopy.deployment_file import load_deployment
 from canopy.dtypes import AUTO
 from canopy.progress import phase_bars
 

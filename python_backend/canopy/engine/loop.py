@@ -10,9 +10,12 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
+
 from canopy.engine.health import EngineHealth, health_of
 from canopy.engine.metrics import EngineMetrics
 from canopy.engine.output import Delta, Sink
+from canopy.engine.prompt_budget import PromptBudget
 from canopy.engine.request import EngineSequence, GenerationRequest
 from canopy.engine.request_queue import SHUTTING_DOWN, EngineLimits, RequestQueue, Reservation
 from canopy.engine.sequence_result import SequenceResult, sequence_results
@@ -47,9 +50,10 @@ class Engine:
         self._stages = stages
         self._decode = decode
         self._stage_health = StageHealth(stages.restart, self.metrics.record_failure)
-        self._speculator = Speculator(
-            stages.drafter, stages.tree_builder, self._stage_health, self.metrics
+        self._prompt_budget = PromptBudget(
+            limits.max_step_tokens, limits.max_prompt_slowdown, limits.cost_model
         )
+        self._speculator = Speculator(stages, self._stage_health, self.metrics, self._prompt_budget)
         self._verifier_sync = StageSyncState()
         self._verifier_failures = 0
         self._queue = RequestQueue(limits, self.metrics)
@@ -152,9 +156,14 @@ class Engine:
             self._commit(trees, reply)
 
     def _verify(self, trees: DraftedTrees) -> VerifyReply:
-        changes = self._verifier_sync.starts(self._queue.running)
+        running = self._queue.running
+        rows = np.array([self._prompt_budget.rows(running)], np.int32)
         return self._stages.verifier.verify(
-            VerifyRequest(**changes, **trees.fields(self._queue.running))
+            VerifyRequest(
+                **self._verifier_sync.starts(running),
+                **trees.fields(running),
+                max_prompt_rows=rows,
+            )
         )
 
     # Sequences come and go

@@ -5,6 +5,8 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
+from canopy.config import LimitsConfig
+from canopy.costs.cost_model import DEFAULT_COST_MODEL, CostModel
 from canopy.engine.health import Load
 from canopy.engine.metrics import EngineMetrics
 from canopy.engine.request import EngineSequence
@@ -15,12 +17,15 @@ SHUTTING_DOWN = Unavailable("the server is shutting down: send the request elsew
 
 @dataclass(frozen=True)
 class EngineLimits:
-    """What the engine admits at once; see config.LimitsConfig and config.CacheConfig."""
+    """What the engine takes on at once; see config.LimitsConfig and config.CacheConfig."""
 
     max_running: int
     max_waiting: int
     num_blocks: int
     block_size: int
+    max_step_tokens: int = LimitsConfig.max_step_tokens
+    max_prompt_slowdown: float = 0.0
+    cost_model: CostModel = DEFAULT_COST_MODEL
 
 
 class Reservation:

@@ -15,16 +15,17 @@ import numpy as np
 from canopy.engine.draft_history import DraftHistories, round_gain
 from canopy.engine.draft_schedule import DraftSchedule
 from canopy.engine.metrics import EngineMetrics
+from canopy.engine.prompt_budget import PromptBudget
 from canopy.engine.request import EngineSequence
 from canopy.engine.stage_health import StageHealth
 from canopy.engine.stage_sync import StageSyncState
+from canopy.engine.stages import Stages
 from canopy.engine.step_stats import StepStats
 from canopy.engine.trace import TracedTree, path_survival
 from canopy.errors import ServerStopping, StageFailed
 from canopy.protocol.hidden_states import HiddenStateBuffer
 from canopy.protocol.messages import BuildReply, BuildRequest, DraftReply, DraftRequest, VerifyReply
 from canopy.protocol.proposals import pack_rows, unpack_proposals
-from canopy.protocol.stages import Drafter, TreeBuilder
 from canopy.sampling import PolicyName
 from canopy.tree import DraftTree, Forest, Proposal, ProposalRow
 from canopy.tree.forest import split_ragged
@@ -79,13 +80,14 @@ class Speculator:
 
     def __init__(
         self,
-        drafter: Drafter,
-        tree_builder: TreeBuilder,
+        stages: Stages,
         health: StageHealth,
         metrics: EngineMetrics,
+        prompt_budget: PromptBudget,
     ) -> None:
-        self._drafter = drafter
-        self._tree_builder = tree_builder
+        self._drafter = stages.drafter
+        self._tree_builder = stages.tree_builder
+        self._prompt_budget = prompt_budget
         self._health = health
         self._metrics = metrics
         self._sync = StageSyncState()
@@ -194,7 +196,10 @@ class Speculator:
         running: Sequence[EngineSequence],
         num_waiting: int,
     ) -> BuildRequest:
-        num_prompt_tokens = sum(len(s.token_ids) for s in running if not s.is_prefilled)
+        num_prompt_tokens = min(
+            sum(len(s.token_ids) for s in running if not s.is_prefilled),
+            self._prompt_budget.rows(running),
+        )
         params = [s.request.params for s in sequences]
         return BuildRequest(
             num_nodes=reply.num_nodes,

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from canopy.config import Deployment
+from canopy.costs.profile import Profile
+from canopy.costs.profile_file import load_profile
 from canopy.engine.request_queue import EngineLimits
 from canopy.errors import InvalidDeployment, InvalidRequest
 from canopy.frontend.sampling_options import ClientParameters, parse_parameters
@@ -24,13 +26,17 @@ _NOT_APPLIED = {
 }
 
 
-def engine_limits(deployment: Deployment) -> EngineLimits:
-    """The engine's share of a deployment."""
+def engine_limits(deployment: Deployment, profile: Profile | None = None) -> EngineLimits:
+    """The engine's share of a deployment, and of what was measured on its machine."""
+    cost_model = (profile or load_profile(deployment)).cost_model
     return EngineLimits(
         max_running=deployment.limits.max_running,
         max_waiting=deployment.limits.max_waiting,
         num_blocks=deployment.cache.num_blocks,
         block_size=deployment.cache.block_size,
+        max_step_tokens=deployment.limits.max_step_tokens,
+        max_prompt_slowdown=deployment.limits.max_prompt_slowdown,
+        cost_model=cost_model,
     )
 
 

@@ -83,7 +83,12 @@ def record(
     recordings: dict[str, Recording] = {}
     for number, (name, sampling) in enumerate(SAMPLINGS.items()):
         recorder = OutcomeRecorder(verifier)
-        limits = replace(engine_limits(deployment), max_running=_NUM_RUNNING, max_waiting=_MANY)
+        limits = replace(
+            engine_limits(deployment, Profile()),
+            max_running=_NUM_RUNNING,
+            max_waiting=_MANY,
+            max_prompt_slowdown=0.0,
+        )
         engine = Engine(Stages(drafter, recorder, recorder), limits, lambda token_ids: "")
         show = _part_of(on_progress, number / len(SAMPLINGS), 1.0 / len(SAMPLINGS))
         requests = _requests(deployment, sampling)

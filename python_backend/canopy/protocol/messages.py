@@ -169,6 +169,8 @@ class VerifyRequest(SequenceChanges):
     acceptance modes that draw children.
     """
 
+    # [1] prompt tokens to compute in this step, at most; empty: as many as the stage itself takes
+    max_prompt_rows: np.ndarray = _array(np.int32)
     sequence_ids: np.ndarray = _array(np.int64)  # [S]
     num_nodes: np.ndarray = _array(np.int32)  # [S]
     token_ids: np.ndarray = _array(np.int32)  # [nodes]

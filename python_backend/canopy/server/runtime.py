@@ -16,12 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from canopy.addresses import as_option, bindable, url_host
-from canopy.config import (
-    DEPLOYMENT_VARIABLE,
-    Deployment,
-    ServerConfig,
-    deployment_as_tables,
-)
+from canopy.config import Deployment, ServerConfig
+from canopy.deployment_file import DEPLOYMENT_VARIABLE, deployment_as_tables
 from canopy.errors import CannotStart
 
 SHARED_MEMORY = Path("/dev/shm")

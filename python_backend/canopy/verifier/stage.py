@@ -101,7 +101,8 @@ class TargetVerifier:
             raise ValueError("a sequence is named twice")
         self._apply(request.finished_ids, started)
         verify_inputs, outcomes = self._offers(ids, trees, rows)
-        plan = schedule(verify_inputs, self.blocks, self._max_step_tokens)
+        max_rows = min([self._max_step_tokens, *request.max_prompt_rows.tolist()])
+        plan = schedule(verify_inputs, self.blocks, max_rows)
         outcomes |= {
             verify_input.sequence.id: Outcome(Status.PREFILLING) for verify_input in verify_inputs
         }
