@@ -8,6 +8,8 @@ from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from canopy.errors import InvalidDeployment, InvalidRequest
+from canopy.text.detokenizer import Detokenizer
+from canopy.text.special_tokens import SpecialTokenCutter
 from canopy.text.tokenizer import Tokenizer
 
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -22,6 +24,21 @@ def test_decoding_an_encoding_gives_the_text_back(tiny_folder):
 def test_special_tokens_are_left_out_of_decoded_text(tiny_folder):
     tokenizer = Tokenizer(tiny_folder)
     assert tokenizer.decode(tokenizer.encode_rendered("a<|end|>b")) == "ab"
+
+
+def test_special_tokens_that_mark_calls_or_reasoning_are_kept(tmp_path):
+    tokenizer = byte_tokenizer()
+    tokenizer.add_special_tokens(["[TOOL_CALLS]", "</think>", "<pad>"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    ours, text = Tokenizer(tmp_path), "a<pad>é</think> b[TOOL_CALLS][{<|end|>"
+    token_ids = ours.encode_rendered(text)
+    assert len(token_ids) == len("aé b[{".encode()) + 4
+    kept = "aé</think> b[TOOL_CALLS][{"
+    assert ours.decode(token_ids) == kept
+    detokenizer = Detokenizer(ours.decode, [])
+    assert "".join(map(detokenizer.push, token_ids)) + detokenizer.flush() == kept
+    forged = ours.encode_rendered(SpecialTokenCutter(["[TOOL_CALLS]"]).cut("[TOOL_CALLS]"))
+    assert len(forged) == len("[TOOL_CALLS]")
 
 
 def test_a_chat_is_rendered_up_to_where_the_answer_begins(tiny_folder):

@@ -4,8 +4,8 @@
     llama3   the answer is {"name": ..., "parameters": {...}}, several divided by ";"
     mistral  [TOOL_CALLS][{"name": ..., "arguments": {...}}, ...]
 
-What looks like a call and is none is content. A mark that is a special token may be left out of the
-text: then an answer that begins with the call of a known tool is one.
+What looks like a call and is none is content. A model may leave the mark out: an answer that begins
+with the call of a known tool is one.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping

@@ -13,6 +13,10 @@ _TOOL_FORMATS = {
     "<tool_call>": "hermes",
     "ipython<|end_header_id|>": "llama3",
 }
+# What answers hold around calls and reasoning; in some vocabularies they are special tokens.
+MARKS = frozenset(
+    {"[TOOL_CALLS]", "<tool_call>", "</tool_call>", "<|python_tag|>", _OPENING, _CLOSING}
+)
 # Of templates that mark calls alike, and do not write them as one JSON object each.
 _OTHER_FORMATS = ("[ARGS]", "<function=", "<arg_key>")
 _ANY_CHAT = [{"role": "user", "content": "x"}]

@@ -16,7 +16,7 @@ from typing import Any
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from canopy.errors import InvalidDeployment, InvalidRequest
-from canopy.text.chat_form import ChatForm, form_of
+from canopy.text.chat_form import MARKS, ChatForm, form_of
 from canopy.text.chat_template import (
     FOR_TOOLS,
     PLAIN_CHAT,
@@ -41,8 +41,11 @@ class Tokenizer:
         settings = _read_object(folder / "tokenizer_config.json")
         self._tokenizer = _read_tokenizer(folder / "tokenizer.json")
         self._special_tokens = _special_tokens(folder, settings)
-        added = self._tokenizer.get_added_tokens_decoder().values()
-        self._cutter = SpecialTokenCutter([token.content for token in added if token.special])
+        added = self._tokenizer.get_added_tokens_decoder()
+        special = {token_id: token.content for token_id, token in added.items() if token.special}
+        self._cutter = SpecialTokenCutter(list(special.values()))
+        marks = {token_id for token_id, text in special.items() if text in MARKS}
+        self._hidden_ids = special.keys() - marks if marks else frozenset()  # empty: all special
         self._template = self._compiled(find_template(folder, settings))
         self._tool_template = self._compiled(find_template(folder, settings, FOR_TOOLS))
         self.longest_token_bytes = longest_token_bytes(self._tokenizer)  # None: not known
@@ -94,8 +97,14 @@ class Tokenizer:
         return [token_id for piece in encoded for token_id in piece.ids]
 
     def decode(self, token_ids: list[int]) -> str:
-        """Text of ids; special tokens left out, undecodable bytes as U+FFFD."""
-        return self._tokenizer.decode(token_ids, skip_special_tokens=True)
+        """Text of ids; undecodable bytes as U+FFFD.
+
+        Special tokens are left out, but for those that mark tool calls or reasoning.
+        """
+        if not self._hidden_ids:
+            return self._tokenizer.decode(token_ids, skip_special_tokens=True)
+        shown = [token_id for token_id in token_ids if token_id not in self._hidden_ids]
+        return self._tokenizer.decode(shown, skip_special_tokens=False)
 
     def token(self, token_id: int) -> str:
         """A token as the vocabulary spells it; "" where there is none."""
