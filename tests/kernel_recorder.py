@@ -1,6 +1,6 @@
 """Which variants of the Triton-language kernels a run would compile, told without a GPU.
 
-In the interpreter nothing is compiled. Here the interpreter's launches are noted, each with what
+In the interpreter nothing is compiled. Here its launches are noted, not run, each with what
 Triton's compiler keys a variant by: constants, options, types, and of pointers and whole numbers
 whether they are multiples of 16, of numbers also whether they are 1.
 """
@@ -19,15 +19,13 @@ Variant = tuple[Any, ...]
 
 
 @contextmanager
-def recorded_variants(runs: bool) -> Iterator[set[Variant]]:
-    """The variants launched within. runs: whether the kernels are interpreted, too."""
+def recorded_variants() -> Iterator[set[Variant]]:
+    """The variants launched within; the launches themselves do nothing."""
     variants: set[Variant] = set()
     interpret = InterpretedFunction.run
 
     def run(self: InterpretedFunction, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
         variants.add(_variant(self, args, options))
-        if runs:
-            interpret(self, *args, grid=grid, warmup=warmup, **options)
 
     InterpretedFunction.run = run
     try:
@@ -53,7 +51,7 @@ def _variant(kernel: InterpretedFunction, args: tuple[Any, ...], options: dict) 
 
 def _key(value: Any, is_special: bool) -> Any:
     if isinstance(value, tuple):
-        return tuple(_key(item, is_special) for item in value)
+        return tuple(_key(item, True) for item in value)  # whatever is said of the tuple
     if isinstance(value, torch.Tensor):
         is_aligned = value.device.type == "meta" or value.data_ptr() % 16 == 0
         return str(value.dtype), is_special and is_aligned

@@ -70,7 +70,7 @@ def readings(monkeypatch):
 def test_a_round_reads_the_verdicts_and_nothing_else(tmp_path, readings, max_graph_rows):
     decoder = decoder_on_meta(tmp_path)
     graphs = GraphDecoder(decoder, max_graph_rows, len(PARAMS), (), lambda: lambda step: step)
-    with recorded_variants(runs=False) as variants:
+    with recorded_variants() as variants:
         driver = Driver(64 * BLOCK_SIZE, BLOCK_SIZE, max_step_tokens=24, decoder=graphs)
         for params in PARAMS:
             driver.add(list(range(4, 16)), params)
@@ -92,7 +92,7 @@ def test_hidden_states_stay_on_the_device_until_they_are_asked_for(tmp_path, rea
         return np.zeros(states.shape, np.float16)
 
     monkeypatch.setattr("canopy.verifier.outcome.to_float16", to_float16)
-    with recorded_variants(runs=False):
+    with recorded_variants():
         verifier = TargetVerifier(
             decoder_on_meta(tmp_path),
             CacheConfig(64 * BLOCK_SIZE, BLOCK_SIZE, True),

@@ -40,19 +40,13 @@ class Parts(NamedTuple):
     lse: Any  # float32 [items, KVH, TILE_ROWS], base 2
 
 
-class Pages(NamedTuple):
-    """Block tables of the sequences."""
-
-    tables: Any  # int32 [S, width]
-    width: Any
-
-
-@triton.jit(do_not_specialize=["num_kv_heads"])
+@triton.jit(do_not_specialize=["num_kv_heads", "table_width"])
 def attend_kernel(
     tensors,
     work,
     mask,
-    pages,
+    tables_ptr,  # int32 [S, table_width] block tables of the sequences
+    table_width,
     parts,
     num_kv_heads,
     scale,  # of base-2 scores
@@ -97,7 +91,7 @@ def attend_kernel(
         middle_end = tl.maximum(middle_end, begin)
         middle = begin
         rows = (first_row, local, is_row, context, tl.load(mask.chains + sequence), end)
-        table_ptr = pages.tables + sequence.to(tl.int64) * pages.width
+        table_ptr = tables_ptr + sequence.to(tl.int64) * table_width
         stride = num_kv_heads * HEAD_DIM
         spots = kv_head * HEAD_DIM + tl.arange(0, TILE_KEYS)[:, None] * stride + dims[None, :]
         is_dim = (dims < HEAD_DIM)[None, :]

@@ -122,7 +122,7 @@ def commit_kv(
         )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_moves"])
 def _commit_kv_kernel(
     keys_ptr,  # [num_layers, num_slots, width]
     values_ptr,  # [num_layers, num_slots, width]

@@ -15,7 +15,7 @@ import math
 import torch
 import triton
 
-from canopy_kernels.attention.attend import Pages, Parts, Tensors, attend_kernel
+from canopy_kernels.attention.attend import Parts, Tensors, attend_kernel
 from canopy_kernels.attention.merge_parts import MERGE_ROWS, merge_parts_kernel
 from canopy_kernels.attention.options import PLAIN, AttentionOptions
 from canopy_kernels.attention.paged_rows import PagedRows
@@ -59,7 +59,8 @@ def launch_tree_attention(
         Tensors(query, keys, values, out, sinks),
         work,
         rows.tree_mask,
-        Pages(rows.block_tables, rows.block_tables.shape[1]),
+        rows.block_tables,
+        rows.block_tables.shape[1],
         parts,
         num_kv_heads,
         scale * _LOG2_E,

@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 
 BLOCK_ITEMS = 64
+ALIGNED_ITEMS = 4  # of 16 bytes, so that every list starts at a multiple of them
 MIN_PART = 256  # keys; a shorter part costs more to merge than it saves
 NUM_LENGTHS = 32  # of parts, each a quarter longer than the one before: 256 keys to 258,000
 
@@ -56,6 +57,7 @@ class WorkList(NamedTuple):
         """In one launch. row_starts: int32 [S + 1]; context_lengths: int32 [S]."""
         num_sequences = len(context_lengths)
         room = max(most_tiles(num_rows, num_sequences, shape), shape.max_split_items)
+        room = triton.cdiv(room, ALIGNED_ITEMS) * ALIGNED_ITEMS  # one variant of the kernels
         work = WorkList._make([*row_starts.new_empty((10, room)), row_starts.new_empty(2)])
         _list_work_kernel[(triton.cdiv(room, BLOCK_ITEMS),)](
             row_starts,

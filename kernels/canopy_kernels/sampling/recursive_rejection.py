@@ -62,8 +62,8 @@ def recursive_rejection(
             masses.shape[1],
             logits.stride(0),
             results.table.stride(0),
-            triton.next_power_of_2(trees.max_nodes),
-            triton.next_power_of_2(max(rows.max_length, 2)),
+            trees.padded_nodes,
+            rows.padded_length,
             triton.next_power_of_2(masses.shape[1]),
             PART,
             **OPTIONS,
@@ -71,7 +71,7 @@ def recursive_rejection(
     return results
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["verdict_stride"])
 def _recursive_rejection_kernel(
     target,  # logits [N, V], thresholds float32 [N, 4], masses float64 [N, parts]
     trees,  # node_starts int32 [S + 1], token_ids int32 [N], parents int32 [N]

@@ -27,12 +27,12 @@ def walk_trees(trees: Trees, decided_ids: torch.Tensor) -> VerificationResults:
             decided_ids,
             results.table,
             results.table.stride(0),
-            triton.next_power_of_2(trees.max_nodes),
+            trees.padded_nodes,
         )
     return results
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["verdict_stride"])
 def _walk_trees_kernel(
     node_starts_ptr,  # int32 [S + 1]
     token_ids_ptr,  # int32 [N]

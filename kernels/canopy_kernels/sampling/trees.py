@@ -10,6 +10,16 @@ import torch
 import triton
 import triton.language as tl
 
+# What a program holds of a tree and of a proposal row: few sizes, so that few variants of a kernel
+# have to be compiled.
+NODE_SIZES = (16, 128, 512)
+ROW_SIZES = (8, 32, 128, 512)
+
+
+def padded_size(size: int, sizes: tuple[int, ...]) -> int:
+    """The least of `sizes` that holds `size`, or beyond them a power of two."""
+    return next((s for s in sizes if s >= size), triton.next_power_of_2(size))
+
 
 @dataclass(frozen=True)
 class Trees:
@@ -25,6 +35,11 @@ class Trees:
     def num_sequences(self) -> int:
         return len(self.node_starts) - 1
 
+    @property
+    def padded_nodes(self) -> int:
+        """NODES of the kernels."""
+        return padded_size(self.max_nodes, NODE_SIZES)
+
 
 @dataclass(frozen=True)
 class ProposalRows:
@@ -34,6 +49,11 @@ class ProposalRows:
     token_ids: torch.Tensor  # int32 [E], distinct within a row
     log_probs: torch.Tensor  # float32 [E]
     max_length: int  # longest row, or more; at least the number of children of any node
+
+    @property
+    def padded_length(self) -> int:
+        """ROW of the kernels."""
+        return padded_size(self.max_length, ROW_SIZES)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from canopy.models.llama.float_decoder import FloatDecoder
 from canopy.models.llama.graph_decoder import GraphDecoder
 from canopy.protocol.hidden_states import HiddenStateLayers
 from canopy.verifier.hidden_states import drafter_hidden_state_layers
+from canopy.verifier.kernel_warm_up import KernelLimits
 from canopy.verifier.stage import TargetVerifier
 from canopy.verifier.tensor_parallel.decoder import load_target, num_threads
 
@@ -25,13 +26,16 @@ def make_verifier(deployment: Deployment) -> TargetVerifier:
     decoder = load_target(target)
     if target.replays_graphs:
         decoder = with_graphs(decoder, target.max_graph_rows, limits.max_running, aux_hidden_states)
-    return TargetVerifier(
+    verifier = TargetVerifier(
         decoder,
         deployment.cache,
         limits.max_step_tokens,
         aux_hidden_states,
         grammars=target_grammars(model_folder(target.model)),
     )
+    if target.device != "cpu":
+        verifier.compile_kernels(KernelLimits.of(deployment))
+    return verifier
 
 
 def with_graphs(

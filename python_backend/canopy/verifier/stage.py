@@ -33,6 +33,7 @@ from canopy.protocol.sequence_updates import Started, StartedSequence, started_s
 from canopy.tree import DraftTree, ProposalRow
 from canopy.tree.forest import offsets_of, split_ragged
 from canopy.verifier.admission import TargetLimits
+from canopy.verifier.kernel_warm_up import KernelLimits, compile_kernels
 from canopy.verifier.logprobs import attach_logprobs, take_apart
 from canopy.verifier.outcome import (
     Outcome,
@@ -87,6 +88,10 @@ class TargetVerifier:
         self._processors = LogitsProcessors(decoder.config.vocab_size, grammars)
         self._sequences: dict[int, TargetSequence] = {}
         self._refused: dict[int, str] = {}  # sequences that cannot be verified, and why
+
+    def compile_kernels(self, limits: KernelLimits) -> None:
+        """Before the first request, where kernels are compiled at their first use."""
+        compile_kernels(self._decoder, self._cache, self._acceptor, limits)
 
     @torch.inference_mode()  # the one mode of the whole step: its parts choose none
     def verify(self, request: VerifyRequest) -> VerifyReply:
@@ -228,8 +233,8 @@ class TargetVerifier:
         table = accepted_moves(scheduled_sequences, segments, outcomes, self.blocks.block_size)
         if not table.size:
             return
-        sent = copy_packed({"moves": table}, str(self._cache.device))["moves"]
-        self._cache.move(sent[0], sent[1])
+        sides = {"sources": table[0], "destinations": table[1]}
+        self._cache.move(**copy_packed(sides, str(self._cache.device)))
 
     def _commit(self, scheduled: ScheduledSequence, outcome: Outcome) -> None:
         sequence = scheduled.verify_input.sequence
