@@ -54,6 +54,13 @@ class Group:
     num_accepted: int = 0
     verify_ms: float = 0.0  # of a step
     build_ms: float = 0.0
+    draft_ms: float = 0.0
+    total_ms: float = 0.0
+
+    @property
+    def asking_share(self) -> float:
+        """Of a step, for drafting and selecting."""
+        return (self.draft_ms + self.build_ms) / max(self.total_ms, 1e-6)
 
     @property
     def speed(self) -> float:
@@ -100,6 +107,8 @@ def run(options: Options) -> Result:
     if prose:
         details["prose, temperature 0.8"] = _records(sampled, "ar_prose")
         figures["priced_over_ar_prose"] = _speed_ratio(sampled, "priced_prose", "ar_prose")
+        shares = [group.asking_share for group in sampled["priced_prose"].groups]
+        figures["asking_share_prose"] = median(shares)
     return Result(figures, details)
 
 
@@ -148,7 +157,7 @@ def _answer(
         group.num_accepted += answer.speculation["accepted_tokens"]
     after = scrape_idle(server.metrics_url, num_finished)
     num_steps = after.total("canopy_steps_total") - before.total("canopy_steps_total")
-    for stage in ("verify", "build"):
+    for stage in ("verify", "build", "draft", "total"):
         seconds = [p.total("canopy_stage_seconds_total", stage=stage) for p in (before, after)]
         setattr(group, f"{stage}_ms", 1e3 * (seconds[1] - seconds[0]) / max(num_steps, 1))
     return group

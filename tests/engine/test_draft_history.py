@@ -9,7 +9,8 @@ from canopy.engine.draft_history import (
     PAUSES,
     DraftHistories,
     DraftHistory,
-    round_gain,
+    StepTimes,
+    estimated_asking_tokens,
 )
 
 
@@ -79,7 +80,26 @@ def test_fixed_policies_draft_at_a_loss_and_sequences_do_not_share():
     assert all(histories.asks(2, True, is_skipped=False) for _ in range(2))
 
 
-def test_a_gain_is_what_was_accepted_less_its_cost():
-    assert round_gain(2, 10, 0.05, 1.0, 10.0) == pytest.approx(2 - 0.5 - 0.1)
-    assert round_gain(0, 0, 0.05, 1.0, 10.0) == pytest.approx(-0.1)
-    assert round_gain(0, 0, 0.05, 1e6, 0.0) == pytest.approx(-0.25)  # a machine that hung
+def test_asking_costs_what_steps_with_trees_take_longer():
+    times = StepTimes()
+    for _ in range(LEAST_ROUNDS):
+        times.add(13.0, 1, 1)
+    assert times.asking_tokens(1, 0.125) == 0.125  # nothing to compare with
+    times.add(10.0, 1, 0)
+    times.add(20.0, 2, 0)
+    for _ in range(LEAST_ROUNDS):
+        times.add(12.0, 1, 1)
+    assert times.asking_tokens(1, 9.0) == pytest.approx(0.2)
+    assert times.asking_tokens(2, 9.0) == pytest.approx(0.2)
+    assert times.asking_tokens(1, 0.05) == pytest.approx(0.1)
+    assert times.asking_tokens(3, 0.125) == 0.125
+    times.add(1e9, 1, 1)  # a machine that hung
+    assert times.asking_tokens(1, 9.0) < 0.5
+    for _ in range(500):
+        times.add(22.0, 2, 2)
+    assert times.asking_tokens(2, 9.0) == pytest.approx(0.1, rel=0.05)
+
+
+def test_the_estimate_adds_up_what_was_timed():
+    assert estimated_asking_tokens(10, 0.05, 1.0, 10.0) == pytest.approx(0.5 + 0.1)
+    assert estimated_asking_tokens(0, 0.05, 1e6, 0.0) == pytest.approx(0.25)

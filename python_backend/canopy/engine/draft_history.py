@@ -12,18 +12,53 @@ LEAST_ROUNDS = 8  # with trees, before a verdict
 PAUSES = (6, 14)  # rounds without: the first time, and later
 _WEIGHT = 1.0 / 12.0  # of the last round in the mean, once there are many
 _MOST_ASKING = 0.25  # tokens: a machine that hangs for a moment is no verdict
+_TIME_WEIGHT = 1.0 / 32.0  # of the last step in mean times
+_MOST_TIMES = 3.0  # times a plain step that a step counts for
 
 
-def round_gain(
-    num_accepted: int, num_nodes: int, price: float, asking_ms: float, token_ms: float
+@dataclass
+class StepTimes:
+    """How long steps take, plain and with trees: what asking really costs, all of it counted."""
+
+    plain_ms: dict[int, float] = field(default_factory=dict)  # by running sequences
+    extra_ms: float = 0.0  # of a step with trees over a plain one, for each sequence asked for
+    num_extra: int = 0
+
+    def add(self, step_ms: float, num_running: int, num_asked: int) -> None:
+        """A step that computed no prompt."""
+        plain_ms = self.plain_ms.get(num_running)
+        if num_asked == 0:
+            shown_ms = step_ms if plain_ms is None else min(step_ms, _MOST_TIMES * plain_ms)
+            weight = 1.0 if plain_ms is None else _TIME_WEIGHT
+            self.plain_ms[num_running] = (plain_ms or 0.0) * (1.0 - weight) + weight * shown_ms
+        elif plain_ms is not None:
+            shown_ms = min(step_ms, _MOST_TIMES * plain_ms)
+            self.num_extra += 1
+            weight = max(1.0 / self.num_extra, _TIME_WEIGHT)
+            self.extra_ms += weight * ((shown_ms - plain_ms) / num_asked - self.extra_ms)
+
+    def asking_tokens(self, num_running: int, estimated: float) -> float:
+        """What asking for one tree costs, in tokens; the estimate while too little was measured.
+
+        It is not believed to be more than twice the estimate: plain steps may have been measured
+        when the machine had less to do.
+        """
+        plain_ms = self.plain_ms.get(num_running)
+        if plain_ms is None or self.num_extra < LEAST_ROUNDS:
+            return estimated
+        measured = max(self.extra_ms, 0.0) * num_running / max(plain_ms, 1e-6)
+        return min(measured, 2.0 * estimated)
+
+
+def estimated_asking_tokens(
+    num_nodes: int, price: float, asking_ms: float, token_ms: float
 ) -> float:
-    """Tokens that a round gained over plain decoding.
+    """What asking for one tree costs by what its parts took.
 
-    price: of a node, in tokens. asking_ms: drafting and selecting for this sequence. token_ms: time
+    price: of a node, in tokens. asking_ms: drafting and selecting for one sequence. token_ms: time
     in which the step brings one token plainly.
     """
-    asking = min(asking_ms / max(token_ms, 1e-6), _MOST_ASKING)
-    return num_accepted - num_nodes * price - asking
+    return num_nodes * price + min(asking_ms / max(token_ms, 1e-6), _MOST_ASKING)
 
 
 @dataclass

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from canopy.engine.draft_history import DraftHistories, round_gain
+from canopy.engine.draft_history import DraftHistories, StepTimes, estimated_asking_tokens
 from canopy.engine.draft_schedule import DraftSchedule
 from canopy.engine.metrics import EngineMetrics
 from canopy.engine.prompt_budget import PromptBudget
@@ -71,6 +71,10 @@ class DraftedTrees:
         }
 
 
+def _is_priced(sequence: EngineSequence) -> bool:
+    return sequence.request.params.policy is PolicyName.PRICED
+
+
 def _anchor_alone(sequence: EngineSequence) -> _DraftedTree:
     return DraftTree.of_anchor(sequence.token_ids[-1]), [ProposalRow.empty()]
 
@@ -95,6 +99,9 @@ class Speculator:
         self._step_stats = StepStats(metrics)
         self._schedule = DraftSchedule()
         self._histories = DraftHistories()
+        self._times = StepTimes()
+        # Sequences running and asked for; none where other trees than priced ones were verified.
+        self._last_step: tuple[int, int] | None = None
         self._least_survival = np.zeros(0, np.float32)  # as the last BuildReply has it
 
     def finish(self, sequence_id: int) -> None:
@@ -111,8 +118,9 @@ class Speculator:
             return
         token_ms = self._metrics.measured_verify_ms / num_running
         num_nodes, price = trees.num_nodes(sequence), self._metrics.node_price
-        gain = round_gain(num_accepted, num_nodes, price, trees.asking_ms, token_ms)
-        self._histories.add(sequence.id, gain)
+        estimated = estimated_asking_tokens(num_nodes, price, trees.asking_ms, token_ms)
+        cost = self._times.asking_tokens(num_running, estimated)
+        self._histories.add(sequence.id, num_accepted - cost)
 
     def record_hidden_states(self, running: Sequence[EngineSequence], reply: VerifyReply) -> None:
         """Keep for the drafter what a verify reply tells about the sequences it was asked for."""
@@ -131,7 +139,10 @@ class Speculator:
 
         Raises ServerStopping.
         """
-        self._step_stats.begin(len(running), sum(s.is_prefilled for s in running))
+        step_ms = self._step_stats.begin(len(running), sum(s.is_prefilled for s in running))
+        if step_ms is not None and self._last_step:
+            self._times.add(step_ms, *self._last_step)
+        self._last_step = (len(running), 0)
         self._metrics.node_budget = 0.0
         sequences = [s for s in running if s.wants_draft]
         if any(map(self._health.is_loading, ("draft", "tree_builder"))):
@@ -150,8 +161,7 @@ class Speculator:
             return DraftedTrees()
 
     def _asks(self, sequence: EngineSequence, is_skipped: bool) -> bool:
-        is_priced = sequence.request.params.policy is PolicyName.PRICED
-        return self._histories.asks(sequence.id, is_priced, is_skipped)
+        return self._histories.asks(sequence.id, _is_priced(sequence), is_skipped)
 
     def _propose(
         self,
@@ -160,6 +170,8 @@ class Speculator:
         num_waiting: int,
     ) -> DraftedTrees:
         start = time.perf_counter()
+        are_priced = all(_is_priced(sequence) for sequence in sequences)
+        self._last_step = (len(running), len(sequences)) if are_priced else None
         with self._metrics.timed("draft"), self._health.calling("draft"):
             reply = self._drafter.draft(self._draft_request(sequences))
             proposals = _unpacked(reply)

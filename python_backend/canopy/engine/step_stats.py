@@ -27,14 +27,18 @@ class StepStats:
         self._num_decoding = 0  # sequences of the step under way, if no prompt is computed in it
         self._fields: dict[str, Any] = _fields(_Totals())
 
-    def begin(self, num_running: int, num_prefilled: int) -> None:
-        """A step starts: the totals since the last start belong to the step before it."""
+    def begin(self, num_running: int, num_prefilled: int) -> float | None:
+        """A step starts: the totals since the last start belong to the step before it.
+
+        Returns the milliseconds that that one took, None where it does not count.
+        """
         now, before = self._totals(), self._before
         gained = _Totals(*(vars(now)[name] - vars(before)[name] for name in vars(now)))
         is_telling = self._num_decoding > 0 and gained.num_rounds == self._num_decoding
         self._fields = _fields(gained if is_telling else _Totals())
         self._before = now
         self._num_decoding = num_running if num_running == num_prefilled else 0
+        return 1e3 * gained.step_s if is_telling else None
 
     @property
     def fields(self) -> dict[str, Any]:
