@@ -26,6 +26,12 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
+YARN_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "original_max_position_embeddings": 32,
+}
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,17 @@ FAMILIES = {
         hf.LlamaForCausalLM,
         {"rope_parameters": LLAMA3_ROPE, "eos_token_id": [3, 5]},
     ),
+    "llama_linear": Family(
+        hf.LlamaConfig,
+        hf.LlamaForCausalLM,
+        {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}},
+    ),
+    "llama_dynamic": Family(
+        hf.LlamaConfig,
+        hf.LlamaForCausalLM,
+        {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}},
+    ),
+    "llama_yarn": Family(hf.LlamaConfig, hf.LlamaForCausalLM, {"rope_parameters": YARN_ROPE}),
     "llama_biased": Family(
         hf.LlamaConfig, hf.LlamaForCausalLM, {"attention_bias": True, "mlp_bias": True}
     ),

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from canopy.errors import InvalidDeployment
+from canopy.models.rope import RopeScaling, linear_scaling, llama3_scaling, yarn_scaling
 from canopy.models.tied_head import has_own_head
 
 ARCHITECTURES = {
@@ -27,6 +28,7 @@ ARCHITECTURES = {
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
 }
+ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
 DEFAULT_WINDOW = 4096  # of a file that names no sliding_window
 # Keys that change what a model computes, and the values with which they change nothing.
 _OFF: tuple[Any, ...] = (None, False, 0, [], {})
@@ -59,16 +61,6 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 @dataclass(frozen=True)
-class Llama3Scaling:
-    """Llama 3's stretching of the low rope frequencies."""
-
-    factor: float
-    low_freq_factor: float
-    high_freq_factor: float
-    original_max_position_embeddings: int
-
-
-@dataclass(frozen=True)
 class ModelConfig:
     """Everything that the layers, the cache and the parser need to know about a model."""
 
@@ -83,7 +75,7 @@ class ModelConfig:
     max_position_embeddings: int
     rms_norm_eps: float
     rope_theta: float
-    rope_scaling: Llama3Scaling | None
+    rope_scaling: RopeScaling | None
     qkv_bias: bool
     output_bias: bool
     mlp_bias: bool
@@ -186,7 +178,7 @@ def _window_in_use(raw: dict[str, Any], family: str) -> bool:
     return bool(raw.get("max_window_layers", 28) < raw["num_hidden_layers"])
 
 
-def _rope(raw: dict[str, Any]) -> tuple[float, Llama3Scaling | None]:
+def _rope(raw: dict[str, Any]) -> tuple[float, RopeScaling | None]:
     rope = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
     nested = [name for name, value in rope.items() if isinstance(value, dict)]
     _require(
@@ -194,19 +186,22 @@ def _rope(raw: dict[str, Any]) -> tuple[float, Llama3Scaling | None]:
     )
     theta = float(rope.get("rope_theta", raw.get("rope_theta", 10000.0)))
     kind = rope.get("rope_type") or rope.get("type") or "default"
-    if kind == "linear" and rope.get("factor") == 1:
-        kind = "default"
     rotated = rope.get("partial_rotary_factor", raw.get("partial_rotary_factor", 1.0))
     _require(rotated == 1.0, "partial rope (partial_rotary_factor) is not supported")
-    _require(kind in ("default", "llama3"), f"rope type {kind!r} is not supported: default, llama3")
-    if kind == "default":
-        return theta, None
-    return theta, Llama3Scaling(
-        factor=float(rope["factor"]),
-        low_freq_factor=float(rope["low_freq_factor"]),
-        high_freq_factor=float(rope["high_freq_factor"]),
-        original_max_position_embeddings=int(rope["original_max_position_embeddings"]),
-    )
+    _require(kind in ROPE_TYPES, f"rope type {kind!r} is not supported: {', '.join(ROPE_TYPES)}")
+    return theta, _scaling(str(kind), raw, rope)
+
+
+def _scaling(kind: str, raw: dict[str, Any], rope: dict[str, Any]) -> RopeScaling | None:
+    """Dynamic scaling starts where `max_position_embeddings` ends, so nothing here needs it."""
+    if kind == "linear":
+        return linear_scaling(rope)
+    if kind == "llama3":
+        return llama3_scaling(rope)
+    if kind == "yarn":
+        name, longest = "original_max_position_embeddings", int(raw["max_position_embeddings"])
+        return yarn_scaling(rope, int(raw.get(name) or rope.get(name) or longest), longest)
+    return None
 
 
 def _eos_token_ids(sources: list[dict[str, Any]]) -> tuple[int, ...]:

@@ -19,8 +19,8 @@ from canopy.model_store.manifest import write_manifest
 from canopy.model_store.vocabulary import vocabulary_digest
 from canopy.models.block_drafter.network import BlockDrafter, BlockDrafterConfig
 from canopy.models.config import ModelConfig
-from canopy.models.llama.layers import rope_frequencies
 from canopy.models.llama.weights import load_weights
+from canopy.models.rope import rope_frequencies
 
 CONFIG_FILE = "drafter.json"
 WEIGHTS_FILE = "drafter.safetensors"
@@ -81,7 +81,8 @@ def new_drafter(
     drafter = BlockDrafter(config, weights[_EMBEDDING].float(), dropout)
     drafter.draft_ids.copy_(draft_ids)
     drafter.aux_layer_scales.copy_(aux_layer_scales)
-    drafter.frequencies.copy_(rope_frequencies(target))
+    frequencies = rope_frequencies(target.rope_theta, target.head_dim, target.rope_scaling)
+    drafter.frequencies.copy_(frequencies)
     with torch.no_grad():
         _make_neutral(drafter)
         drafter.norm.weight.copy_(weights["model.norm.weight"])

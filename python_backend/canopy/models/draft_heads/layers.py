@@ -7,7 +7,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from canopy.models.config import ModelConfig
-from canopy.models.llama.layers import rope_frequencies, rotate
+from canopy.models.llama.layers import rotate
+from canopy.models.rope import rope_frequencies
 
 
 class Rotation(NamedTuple):
@@ -25,14 +26,16 @@ class Rope(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         with torch.device("cpu"):  # real numbers, also where weights are still to come
-            frequencies = rope_frequencies(config)
+            frequencies = rope_frequencies(config.rope_theta, config.head_dim, config.rope_scaling)
+        scaling = config.rope_scaling
+        self.attention_factor = 1.0 if scaling is None else scaling.attention_factor
         self.register_buffer("frequencies", frequencies, persistent=False)
 
     def forward(self, positions: torch.Tensor, dtype: torch.dtype) -> Rotation:
         """positions: int [...]."""
         exact = torch.promote_types(dtype, torch.float32)
         angles = positions.unsqueeze(-1).unsqueeze(-1).to(exact) * self.frequencies.to(exact)
-        cosines, sines = angles.cos(), angles.sin()
+        cosines, sines = (part * self.attention_factor for part in (angles.cos(), angles.sin()))
         return Rotation(
             torch.cat((cosines, cosines), dim=-1).to(dtype),
             torch.cat((-sines, sines), dim=-1).to(dtype),

@@ -5,7 +5,6 @@
 Shapes: T rows of a step, E hidden size, H query heads, K key heads = value heads, D head_dim.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,7 +12,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from canopy.kv_cache.float_cache import KVCache
-from canopy.models.config import Llama3Scaling, ModelConfig
+from canopy.models.config import ModelConfig
+from canopy.models.rope import rope_frequencies
 from canopy_kernels.attention.paged_rows import PagedRows
 
 RowFn = Callable[[torch.Tensor], torch.Tensor]  # of every row another, whose width may differ
@@ -130,8 +130,11 @@ class RopeTable:
     def of(config: ModelConfig, dtype: torch.dtype, device: str) -> "RopeTable":
         """The table of a model, on its device."""
         positions = torch.arange(config.max_position_embeddings, dtype=torch.float32)
-        angles = torch.outer(positions, rope_frequencies(config))  # [positions, D / 2]
-        cosines, sines = angles.cos(), angles.sin()
+        scaling = config.rope_scaling
+        frequencies = rope_frequencies(config.rope_theta, config.head_dim, scaling)
+        angles = torch.outer(positions, frequencies)  # [positions, D / 2]
+        factor = 1.0 if scaling is None else scaling.attention_factor
+        cosines, sines = angles.cos() * factor, angles.sin() * factor
         return RopeTable(
             torch.cat((cosines, cosines), dim=1).to(device, dtype),
             torch.cat((-sines, sines), dim=1).to(device, dtype),
@@ -141,23 +144,3 @@ class RopeTable:
 def rotate(heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:
     """Rope on [..., heads, D]: (a, b) becomes (a cos - b sin, b cos + a sin), halves a and b."""
     return heads * cosines + heads.roll(heads.shape[-1] // 2, dims=-1) * sines
-
-
-def rope_frequencies(config: ModelConfig) -> torch.Tensor:
-    """float32 [D / 2], radians per position."""
-    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
-    frequencies = 1.0 / config.rope_theta**exponents
-    if config.rope_scaling is None:
-        return frequencies
-    return _stretch_low_frequencies(frequencies, config.rope_scaling)
-
-
-def _stretch_low_frequencies(frequencies: torch.Tensor, scaling: Llama3Scaling) -> torch.Tensor:
-    """Divide low frequencies by `factor`, keep high ones, and blend linearly in between.
-
-    "Low" and "high" count turns within the original context (Llama 3.1's published rule).
-    """
-    turns = scaling.original_max_position_embeddings * frequencies / (2 * math.pi)
-    band = scaling.high_freq_factor - scaling.low_freq_factor
-    kept = ((turns - scaling.low_freq_factor) / band).clamp(0.0, 1.0)
-    return frequencies * (kept + (1.0 - kept) / scaling.factor)
