@@ -9,7 +9,7 @@ from canopy_kernels.aot.case import POINTERS, KernelCase
 from canopy_kernels.attention import paged_kv
 from canopy_kernels.dense import batch_invariant_linear as linear
 from canopy_kernels.dense import rms_norm
-from canopy_kernels.sampling import block_sums, traversal, tree_walk
+from canopy_kernels.sampling import block_sums, thresholds, traversal, tree_walk
 from canopy_kernels.sampling import coupled_argmax as argmax
 from canopy_kernels.sampling import recursive_rejection as rejection
 
@@ -102,6 +102,22 @@ _OTHERS = [
             "width": "i32",
         },
         {"MOVES": 16, "CHUNK": paged_kv.MOVE_ELEMENTS // 16},
+    ),
+    KernelCase(
+        thresholds._row_thresholds_kernel,
+        "float32 logits",
+        {
+            "logits_ptr": "*fp32",
+            "temperatures_ptr": "*fp32",
+            "top_ks_ptr": "*i32",
+            "top_ps_ptr": "*fp32",
+            "min_floors_ptr": "*fp32",
+            "thresholds_ptr": "*fp32",
+            "vocab_size": "i32",
+            "row_stride": "i32",
+        },
+        {},
+        thresholds.OPTIONS,
     ),
     KernelCase(
         argmax._part_argmax_kernel,

@@ -34,8 +34,8 @@ def row_thresholds(
 ) -> torch.Tensor:
     """float32 [R, 4] thresholds of logits [R, V]; temperatures float32 [R].
 
-    Runs where the logits are, without synchronization. Only filters cost a sort of the rows, so
-    pass None where no row has any.
+    Filters cost a sort of the rows; sampling.thresholds does the same without one. Runs where the
+    logits are, without synchronization.
     """
     assert logits.shape[1] <= 1 << 24, "token ids must be exact in float32"
     peaks = logits.amax(dim=1).float()

@@ -22,8 +22,9 @@ from canopy.tree import Forest
 from canopy.tree.forest import offsets_of
 from canopy_kernels.host_to_device import copy_packed, read_back
 from canopy_kernels.sampling.coupled_argmax import coupled_argmax
-from canopy_kernels.sampling.filters import Filters, keep_typical, row_thresholds
+from canopy_kernels.sampling.filters import Filters, keep_typical
 from canopy_kernels.sampling.recursive_rejection import recursive_rejection
+from canopy_kernels.sampling.thresholds import launch_row_thresholds
 from canopy_kernels.sampling.traversal import traversal
 from canopy_kernels.sampling.tree_walk import walk_trees
 from canopy_kernels.sampling.trees import ProposalRows, Trees, VerificationResults
@@ -126,9 +127,7 @@ class _Group:
         """logits: float32 [N, V]; they are used up."""
         own = {name: tensor for (rule, name), tensor in tensors.items() if rule is self.rule}
         filters = Filters(own["top_ks"], own["top_ps"], own["min_ps"])
-        thresholds = row_thresholds(
-            logits, own["temperatures"], filters if self._has_filters else None
-        )
+        thresholds = launch_row_thresholds(logits, own["temperatures"], filters)
         if any(c.params.typical_p < 1.0 for c in self.candidates):
             thresholds = keep_typical(logits, thresholds, own["typical_ps"])
         trees = Trees(
@@ -146,11 +145,6 @@ class _Group:
         )
         launch = traversal if self.rule is Rule.TRAVERSAL else recursive_rejection
         return launch(trees, rows, logits, thresholds, *noise)
-
-    @property
-    def _has_filters(self) -> bool:
-        all_params = [c.params for c in self.candidates if _temperature(c) > 0.0]
-        return any(p.top_k > 0 or p.top_p < 1.0 or p.min_p > 0.0 for p in all_params)
 
     @property
     def _max_length(self) -> int:
