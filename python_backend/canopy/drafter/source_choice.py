@@ -56,7 +56,7 @@ def _learning(deployment: Deployment, store: NgramStore) -> OnlineNgrams:
     vocabulary = vocabulary_digest(model_folder(deployment.target.model))
     try:
         file = LearnedAnswers(learned_answers_path(deployment, vocabulary), MAX_TOKENS)
-    except OSError as error:
+    except (OSError, InvalidDeployment) as error:  # no home directory, or no writing there
         logger.warning("what is learned ends with this process: %s", error)
         return OnlineNgrams(store.ngrams)
     return OnlineNgrams(store.ngrams, file=file)
