@@ -1,13 +1,16 @@
-"""Rotary frequencies, and how a long-context model stretches them.
+"""How a long-context model stretches its rotary frequencies, as its configuration says.
+
+The draft and entry processes read configurations without torch: it is imported for types alone.
 
 Sources: Llama 3.1's published rule; YaRN, Peng et al. 2023, with the defaults of `transformers`.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 _YARN_BETA_FAST, _YARN_BETA_SLOW = 32.0, 1.0
 
@@ -19,7 +22,7 @@ class LinearScaling:
     factor: float
     attention_factor: float = 1.0
 
-    def stretch(self, frequencies: torch.Tensor, theta: float) -> torch.Tensor:
+    def stretch(self, frequencies: "torch.Tensor", theta: float) -> "torch.Tensor":
         """float32 [D / 2] to the same."""
         return frequencies / self.factor
 
@@ -34,7 +37,7 @@ class Llama3Scaling:
     original_max_position_embeddings: int
     attention_factor: float = 1.0
 
-    def stretch(self, frequencies: torch.Tensor, theta: float) -> torch.Tensor:
+    def stretch(self, frequencies: "torch.Tensor", theta: float) -> "torch.Tensor":
         """Divide low frequencies by `factor`, keep high ones, and blend linearly in between.
 
         "Low" and "high" count turns within the original context. float32 [D / 2] to the same.
@@ -56,7 +59,7 @@ class YarnScaling:
     beta_slow: float  # and below which it is divided by `factor`
     truncate: bool  # the ends of the ramp are whole dimensions
 
-    def stretch(self, frequencies: torch.Tensor, theta: float) -> torch.Tensor:
+    def stretch(self, frequencies: "torch.Tensor", theta: float) -> "torch.Tensor":
         """float32 [D / 2] to the same."""
         size = 2 * len(frequencies)
         first, last = (self._dimension(b, size, theta) for b in (self.beta_fast, self.beta_slow))
@@ -64,7 +67,8 @@ class YarnScaling:
             first, last = math.floor(first), math.ceil(last)
         first, last = max(first, 0), min(last, size - 1)
         width = last - first or 0.001
-        divided = ((torch.arange(len(frequencies)) - first) / width).clamp(0.0, 1.0)
+        dimensions = frequencies.new_tensor(range(len(frequencies)))
+        divided = ((dimensions - first) / width).clamp(0.0, 1.0)
         return frequencies * (1.0 - divided + divided / self.factor)
 
     def _dimension(self, turns: float, size: int, theta: float) -> float:
@@ -74,13 +78,6 @@ class YarnScaling:
 
 
 RopeScaling = LinearScaling | Llama3Scaling | YarnScaling
-
-
-def rope_frequencies(theta: float, size: int, scaling: RopeScaling | None) -> torch.Tensor:
-    """float32 [size / 2], radians per position."""
-    exponents = torch.arange(0, size, 2, dtype=torch.float32) / size
-    frequencies = 1.0 / theta**exponents
-    return frequencies if scaling is None else scaling.stretch(frequencies, theta)
 
 
 def linear_scaling(rope: dict[str, Any]) -> LinearScaling | None:

@@ -20,7 +20,7 @@ from canopy.model_store.vocabulary import vocabulary_digest
 from canopy.models.block_drafter.network import BlockDrafter, BlockDrafterConfig
 from canopy.models.config import ModelConfig
 from canopy.models.llama.weights import load_weights
-from canopy.models.rope import rope_frequencies
+from canopy.models.rope_frequencies import rope_frequencies
 
 CONFIG_FILE = "drafter.json"
 WEIGHTS_FILE = "drafter.safetensors"

@@ -8,7 +8,7 @@ from torch import nn
 
 from canopy.models.config import ModelConfig
 from canopy.models.llama.layers import rotate
-from canopy.models.rope import rope_frequencies
+from canopy.models.rope_frequencies import rope_frequencies
 
 
 class Rotation(NamedTuple):

@@ -13,7 +13,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from canopy.kv_cache.float_cache import KVCache
 from canopy.models.config import ModelConfig
-from canopy.models.rope import rope_frequencies
+from canopy.models.rope_frequencies import rope_frequencies
 from canopy_kernels.attention.paged_rows import PagedRows
 
 RowFn = Callable[[torch.Tensor], torch.Tensor]  # of every row another, whose width may differ
