@@ -31,6 +31,9 @@ PROBE_TIMEOUT_S = 30.0
 DRAIN_TIMEOUT_S = 2.0  # for one answer to how much is left
 POLL_S = 0.1
 PR_SET_PDEATHSIG = 1
+# What the server dies of where its processes cannot hand on a lock of their shared memory in time,
+# as when a busy machine loads its models.
+_LOST_LOCK = "boost::interprocess::lock_exception"
 _RUN_BYTES = 1 << 20  # room that a run wants at its start
 _LIBC = ctypes.CDLL(None)  # loaded here: between fork and exec little is safe
 
@@ -111,11 +114,18 @@ class ServerProcess:
             )
 
     def wait_until_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Return once a real request was answered. Raises CannotStart with the log's end."""
-        deadline = time.monotonic() + timeout_s
+        """Return once a real request was answered. Raises CannotStart with the log's end.
+
+        A server that lost a lock while it started is launched once more.
+        """
+        deadline, may_launch_again = time.monotonic() + timeout_s, True
         while True:
             if not self.is_running:
-                raise CannotStart(f"the server stopped while starting\n{self.log_tail()}")
+                if not (may_launch_again and _LOST_LOCK in self._log()):
+                    raise CannotStart(f"the server stopped while starting\n{self.log_tail()}")
+                may_launch_again = False
+                self.stop()
+                self.start()
             result = ask_for_token(self.server, PROBE_TIMEOUT_S)
             if result.health is Health.ALIVE:
                 return
@@ -127,8 +137,11 @@ class ServerProcess:
 
     def log_tail(self, num_lines: int = 20) -> str:
         """The last lines of the log, and where it is."""
-        lines = self.log_path.read_text("utf-8", "replace").splitlines()[-num_lines:]
+        lines = self._log().splitlines()[-num_lines:]
         return "\n".join([*lines, f"(whole log: {self.log_path})"])
+
+    def _log(self) -> str:
+        return self.log_path.read_text("utf-8", "replace")
 
     def drain(self, on_progress: Callable[[int], None] = lambda _: None) -> bool:
         """Stop admission and wait for the accepted requests; False when time ran out.
