@@ -178,13 +178,13 @@ class EngineSequence:
     def _delta(self, finish_reason: str | None = None) -> Delta:
         """What came since the last piece; with the report where it ends here."""
         shown = tuple(self.token_ids[self._num_shown :])
-        report = self.counts.report(self.request.params, self.request.origins)
+        request = self.request
         delta = Delta(
             self._pending_text,
             len(shown),
             self._num_input_tokens,
             finish_reason,
-            report if finish_reason else None,
+            self.counts.report(request.params, request.origins) if finish_reason else None,
             token_ids=shown,
             logprobs=tuple(self._pending_logprobs),
             prompt_logprobs=tuple(self._prompt_logprobs),
